@@ -14,8 +14,9 @@ compiler gives them their meaning inside a kernel, and a type checker reads them
 from __future__ import annotations
 
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
+from . import primitives
 from .atomic import AtomicAccess
 from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
@@ -52,49 +53,46 @@ class _OneType:
             return GenericAlias(cls, parameters)
 
 
+@primitives.passed_to_kernels
 class _Reads(VectorReads[T, Index], Alignment):
     """The common base of read-only slices, for any number of axes."""
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
 
     @property
     def flat(self) -> Slice[T]:
         """Returns all elements in row-major order, as a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 class UncheckedReads(VectorReads[T, Index]):
     """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
     memory, or destroys the whole device context. Only the alignment of vectors is checked."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel(type(self).__name__)
+    def __init__(self) -> None: ...
 
-    def __getitem__(self, index: Index) -> T:
-        _only_in_a_kernel(type(self).__name__)
+    def __getitem__(self, index: Index) -> T: ...
 
     @property
     def streaming(self) -> Streaming[T, Index]:
         """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        _only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 @final
 class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
     """The type of ``c.unchecked_mut``: a view with which any thread reads and writes any element. Nothing checks the
     indices, or that only one thread writes an element."""
 
-    def __setitem__(self, index: Index, value: T) -> None:
-        _only_in_a_kernel("UncheckedWrites")
+    def __setitem__(self, index: Index, value: T) -> None: ...
 
 
+@primitives.passed_to_kernels
 @final
 class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
@@ -104,83 +102,69 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     of the kernel may wait for one another, the thread instead reads zero and continues.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Slice2")
+    def __init__(self) -> None: ...
 
-    def __getitem__(self, index: tuple[int, int]) -> T:
-        _only_in_a_kernel("Slice2")
+    def __getitem__(self, index: tuple[int, int]) -> T: ...
 
     def row(self, i: int) -> VectorView[T] | None:
         """Returns row ``i``, of ``shape[1]`` elements. Returns None if there is no such row."""
-        _only_in_a_kernel("Slice2")
 
     def col(self, j: int) -> VectorView[T] | None:
         """Returns column ``j``, of ``shape[0]`` elements. Returns None if there is no such column."""
-        _only_in_a_kernel("Slice2")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is ``[row, col]``. Returns None
         if it is not entirely inside the slice, or if a size is negative."""
-        _only_in_a_kernel("Slice2")
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
         """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
         prove it."""
-        _only_in_a_kernel("Slice2")
 
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("Slice2")
 
 
+@primitives.passed_to_kernels
 @final
 class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Slice3")
+    def __init__(self) -> None: ...
 
-    def __getitem__(self, index: tuple[int, int, int]) -> T:
-        _only_in_a_kernel("Slice3")
+    def __getitem__(self, index: tuple[int, int, int]) -> T: ...
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
         """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
         prove it."""
-        _only_in_a_kernel("Slice3")
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("Slice3")
 
 
+@primitives.passed_to_kernels
 class _Tiled(Alignment, Generic[T, Index]):
     """The common base of slices of four and five axes, which cannot be indexed."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel(type(self).__name__)
+    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> Index:
         """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     @property
     def flat(self) -> Slice[T]:
         """Returns all elements in row-major order, as a ``Slice``. Only read-only slices have this attribute."""
-        _only_in_a_kernel(type(self).__name__)
 
 
 @final
@@ -195,6 +179,7 @@ class Slice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
     ``flat``."""
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
@@ -205,8 +190,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     rectangles of the slice's own rows and columns.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("DisjointSlice2")
+    def __init__(self) -> None: ...
 
     @overload
     def get_mut(self: DisjointSlice2[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -217,7 +201,6 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
         thread's tile, or None if the tile is not entirely inside the slice."""
-        _only_in_a_kernel("DisjointSlice2")
 
     @overload
     def get_remainder(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
@@ -226,39 +209,33 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        _only_in_a_kernel("DisjointSlice2")
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int]]:
         """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
-        _only_in_a_kernel("DisjointSlice2")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
         """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-        _only_in_a_kernel("DisjointSlice2")
 
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("DisjointSlice2")
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel("DisjointSlice2")
 
-    def __len__(self) -> int:
-        _only_in_a_kernel("DisjointSlice2")
+    def __len__(self) -> int: ...
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
     order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("DisjointSlice3")
+    def __init__(self) -> None: ...
 
     @overload
     def get_mut(self: DisjointSlice3[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -267,37 +244,31 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if the index is outside. With a tile layout, returns this thread's
         tile, or None if the tile is not entirely inside the slice."""
-        _only_in_a_kernel("DisjointSlice3")
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        _only_in_a_kernel("DisjointSlice3")
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int, int]]:
         """Returns a write-only view of the output that takes any computed indices: ``c.scatter[i, j, k] = value``."""
-        _only_in_a_kernel("DisjointSlice3")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
         """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-        _only_in_a_kernel("DisjointSlice3")
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("DisjointSlice3")
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel("DisjointSlice3")
 
-    def __len__(self) -> int:
-        _only_in_a_kernel("DisjointSlice3")
+    def __len__(self) -> int: ...
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
     """A kernel's output of four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
@@ -305,14 +276,13 @@ class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
-        _only_in_a_kernel("DisjointSlice4")
 
     @property
     def scatter(self) -> Any:
         """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-        _only_in_a_kernel("DisjointSlice4")
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
     """A kernel's output of five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
@@ -320,47 +290,37 @@ class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
-        _only_in_a_kernel("DisjointSlice5")
 
     @property
     def scatter(self) -> Any:
         """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-        _only_in_a_kernel("DisjointSlice5")
 
 
+@primitives.passed_to_kernels
 @final
 class AtomicSlice2(_OneType, AtomicAccess[T]):
     """An array of two axes whose elements all threads may change, but only through atomic methods. The index is a
     tuple: ``counts.fetch_add((row, col), 1)``. Each of its numbers is checked against its own axis."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("AtomicSlice2")
+    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("AtomicSlice2")
 
-    def __len__(self) -> int:
-        _only_in_a_kernel("AtomicSlice2")
+    def __len__(self) -> int: ...
 
 
+@primitives.passed_to_kernels
 @final
 class AtomicSlice3(_OneType, AtomicAccess[T]):
     """An array of three axes whose elements all threads may change: ``counts.fetch_add((i, j, k), 1)``. See
     ``AtomicSlice2``."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("AtomicSlice3")
+    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("AtomicSlice3")
 
-    def __len__(self) -> int:
-        _only_in_a_kernel("AtomicSlice3")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one")
+    def __len__(self) -> int: ...

@@ -13,12 +13,15 @@ are declarations: the compiler gives them their meaning inside a kernel.
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar, final
+from typing import Generic, TypeVar, final
+
+from . import primitives
 
 T = TypeVar("T")
 Index = TypeVar("Index")
 
 
+@primitives.made_in_kernels
 class VectorReads(Generic[T, Index]):
     """Reads of 2 or 4 neighbouring elements. A read outside the bounds is a fault: the launch fails with a
     ``BoundsError``. A read at an address that is not a multiple of the vector's size is a fault with a
@@ -27,25 +30,23 @@ class VectorReads(Generic[T, Index]):
 
     def load2(self, index: Index) -> tuple[T, T]:
         """Reads the elements ``index`` and ``index + 1``."""
-        _only_in_a_kernel("load2")
 
     def load4(self, index: Index) -> tuple[T, T, T, T]:
         """Reads the elements ``index`` to ``index + 3``."""
-        _only_in_a_kernel("load4")
 
 
+@primitives.made_in_kernels
 class VectorWrites(Generic[T, Index]):
     """Writes of 2 or 4 neighbouring elements, checked as the reads are. A write that is a fault writes nothing."""
 
     def store2(self, index: Index, a: T, b: T) -> None:
         """Writes the elements ``index`` and ``index + 1``."""
-        _only_in_a_kernel("store2")
 
     def store4(self, index: Index, a: T, b: T, c: T, d: T) -> None:
         """Writes the elements ``index`` to ``index + 3``."""
-        _only_in_a_kernel("store4")
 
 
+@primitives.made_in_kernels
 class Alignment:
     """A query that a kernel makes before it uses vectors."""
 
@@ -55,9 +56,9 @@ class Alignment:
         except for views that begin in the middle of a vector. With several axes, the index is that of the last axis,
         and every row must begin at a multiple of the vector's size: returns False unless the last axis's length is a
         multiple of ``count``."""
-        _only_in_a_kernel("is_aligned")
 
 
+@primitives.made_in_kernels
 @final
 class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: reads and writes of vectors that are not
@@ -69,10 +70,10 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     reads and writes. A ``Slice`` has only the reads.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Streaming")
+    def __init__(self) -> None: ...
 
 
+@primitives.made_in_kernels
 @final
 class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: a view of the output without any of the output's rules.
@@ -83,20 +84,12 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     cuda-oxide's ``get_unchecked_mut``.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("UncheckedMutSlice")
+    def __init__(self) -> None: ...
 
-    def __getitem__(self, index: int) -> T:
-        _only_in_a_kernel("UncheckedMutSlice")
+    def __getitem__(self, index: int) -> T: ...
 
-    def __setitem__(self, index: int, value: T) -> None:
-        _only_in_a_kernel("UncheckedMutSlice")
+    def __setitem__(self, index: int, value: T) -> None: ...
 
     @property
     def streaming(self) -> Streaming[T, int]:
         """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        _only_in_a_kernel("UncheckedMutSlice")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")
