@@ -13,11 +13,11 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from oxide.compiler.primitives.numbers import CONVERT, bits_of
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import ScalarType
 
-from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 

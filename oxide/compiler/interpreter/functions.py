@@ -14,15 +14,16 @@ from string import Formatter
 from typing import Any, TypeAlias, final
 
 from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.primitives import scalars
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary, bits_of
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
-from oxide.language import atomic, debug, intrinsics, thread, views, warp
+from oxide.language import atomic, debug, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
 
 from . import tensor
 from .arrays import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
-from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
@@ -43,10 +44,16 @@ def helper_for(callee: Any, call: TypedCall, key: Key) -> Callable[..., Any] | N
     """Returns the function that implements a call in the interpreter, or None if the interpreter has no such function.
     ``key`` identifies the call's place: the id of the function and the number of the call's node."""
     try:
-        maker = _MAKERS.get(callee)
+        maker, entry = _MAKERS.get(callee), _PRIMITIVES.get(callee)
     except TypeError:  # an object that cannot be hashed
         return None
+    if entry is not None and entry.interpreted is not None:
+        made = entry.interpreted(call.signature)
+        return None if made is None else _converted(call, made)
     return None if maker is None else maker(call, key)
+
+
+_PRIMITIVES = {entry.function: entry for entry in scalars.ENTRIES}
 
 
 # Statements
@@ -311,28 +318,12 @@ def _abs(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return _converted(call, abs) if kind in FLOATS and kind == call.signature.arguments[0] else None
 
 
-def _fma(call: TypedCall, key: Key) -> Callable[..., Any] | None:
-    kind = call.signature.result
-    return _converted(call, lambda a, b, c: fused(kind, a, b, c)) if kind in ("f32", "f64") else None
-
-
 def _square_root(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = call.signature.result
     if kind not in FLOATS:
         return None
     rounded = ROUND[kind]
     return _converted(call, lambda a: rounded(math.sqrt(a) if a >= 0.0 else a if a == 0.0 else math.nan))
-
-
-def _saturating(sign: int) -> Maker:
-    def maker(call: TypedCall, key: Key) -> Callable[..., Any] | None:
-        kind = call.signature.result
-        if kind not in INTEGERS:
-            return None
-        low, high = LEAST[kind], GREATEST[kind]
-        return _converted(call, lambda a, b: min(max(a + sign * b, low), high))
-
-    return maker
 
 
 def _simple(function: Callable[..., Any]) -> Maker:
@@ -367,11 +358,6 @@ def _type(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return None if kind is None else lambda value: kind
 
 
-def _popc(call: TypedCall, key: Key) -> Callable[..., Any]:
-    (kind,) = call.signature.arguments
-    return _converted(call, lambda x: bits_of(kind, x).bit_count())
-
-
 _MAKERS: dict[Any, Maker] = {
     len: _simple(len),
     type: _type,
@@ -386,10 +372,6 @@ _MAKERS: dict[Any, Maker] = {
     bool: _to_result,
     math.sqrt: _square_root,
     math.fabs: _abs,
-    intrinsics.fma: _fma,
-    intrinsics.saturating_add: _saturating(1),
-    intrinsics.saturating_sub: _saturating(-1),
-    intrinsics.popc: _popc,
     thread.index_1d: _simple(lambda: ThreadIndex(current().place(0))),
     thread.index_2d: _simple(_index_2d),
     thread.index_2d_row: _simple(lambda: current().place(1)),

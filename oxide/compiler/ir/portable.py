@@ -25,6 +25,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.primitives import scalars
 from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
@@ -267,10 +268,8 @@ def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
         if text:
             module.adopt(parse(text))
     for symbol in [symbol for symbol, function in symbols.items() if function.is_declaration]:
-        if symbol.startswith(("llvm.", "oxide.")):
-            continue
-        definition = instructions.definition(symbol) or numba_runtime.definition(symbol)
+        definition = scalars.definition(symbol) or instructions.definition(symbol) or numba_runtime.definition(symbol)
         if definition is not None:
             module.adopt(parse(definition))
-        elif not symbol.startswith("__nv_"):
+        elif not symbol.startswith(("__nv_", "llvm.", "oxide.")):
             raise located(kernel, f"kernel {kernel.__name__}: {symbol} is not supported in kernels")

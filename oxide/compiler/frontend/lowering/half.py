@@ -25,7 +25,7 @@ from oxide.language import fast, intrinsics
 from oxide.language.narrow import FORMATS, bits_of
 from oxide.language.types import of_narrow_scalar
 
-from .mathematics import call
+from .primitives import call
 from .registry import lowering_registry, typing_registry
 from .types import NUMBA_TYPES, HalfType
 
