@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.primitives.numbers import CONVERT, bits_of
+from oxide.compiler.primitives.numbers import CONVERT, bits_of, greatest, least
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import ScalarType
@@ -151,15 +151,6 @@ class _Atomics:
             return by if bits_of(memory.dtype, old) == bits_of(memory.dtype, expected) else old
 
         return self._change(index, new, value)
-
-
-def least(a: Any, b: Any) -> Any:
-    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
-    return b if a != a or b < a else a
-
-
-def greatest(a: Any, b: Any) -> Any:
-    return b if a != a or b > a else a
 
 
 def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:

@@ -26,6 +26,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.primitives import scalars
+from oxide.compiler.primitives.threads import GRID_BARRIER
 from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
@@ -39,7 +40,7 @@ from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
 from .parser import parse
-from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
+from .primitives import PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
 from .recognise import PLACE
 from .text import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number

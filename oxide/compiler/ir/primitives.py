@@ -44,8 +44,6 @@ WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.", "oxide.cluster.")
 PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 """Name prefixes of functions that take the context and that a back end defines."""
 
-GRID_BARRIER = "oxide.block.grid_barrier"
-
 MULTICAST = ".multicast"
 """The end of the name of a copy to several blocks of a cluster."""
 

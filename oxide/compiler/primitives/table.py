@@ -8,7 +8,7 @@ The entries name types as users do: ``"i64"``, ``"f32"``, ``"bool_"``. They know
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -16,6 +16,9 @@ from oxide.compiler.source.typings import Signature
 from oxide.language.primitives import name_of
 
 from .numbers import BITS, INTEGERS
+
+NONE = "None"
+"""The result of a function that returns nothing."""
 
 OPEN = "float"
 """Stands for the type of a Python float that takes the type of the first typed float that it meets. As an argument it
@@ -25,11 +28,14 @@ SCALAR = "oxide.scalar."
 """The prefix of the symbols that entries of functions of numbers define."""
 
 Rule: TypeAlias = Callable[[str, tuple[str, ...]], Signature | str]
-"""Returns the types of a call, from the function's name and the types of the arguments that are given. If they do not
-fit, returns a text for the user that says why. A type that no entry knows is given as users read it."""
+"""Returns the types of a call, from the function's name and the types of the arguments, without a mask. If they do not
+fit, returns a text for the user that says why. A type that is not a scalar is given by its name for users."""
 
 Implementation: TypeAlias = Callable[[Signature], Callable[..., Any] | None]
 """Returns a function's implementation in the interpreter for some types, or None if the interpreter compiles it."""
+
+Lanes: TypeAlias = dict[int, Any]
+"""The values that the lanes of a warp bring, or their results, by the lanes' numbers."""
 
 
 @final
@@ -38,30 +44,74 @@ class Primitive:
     """An entry of the table."""
 
     function: Callable[..., Any]
-    """The declaration."""
+    """The declaration. If its last parameter is ``mask``, this is the mask of a warp operation."""
     typed: Rule
-    symbol: Callable[[Signature], str] | None = None
-    """Returns the function of libdevice or LLVM that a call becomes. None if the entry has a definition."""
+    symbol: str | Callable[[Signature], str] = ""
+    """The name in the IR of the function that a call becomes, if it is not derived from the declaration's name. It may
+    be a function of libdevice or LLVM. ``{kind}`` stands for the integer with the width of the first argument."""
+    as_bits: bool = False
+    """True if floats are passed and returned as integers of their width."""
     definition: str = ""
-    """The definition of ``@{symbol}`` in IR that both back ends compile. ``{types[0]}`` stands for the LLVM type of the
-    first parameter, ``{suffix}`` for this type in the names of LLVM's intrinsics, and ``{result}`` for the type of the
-    result."""
+    """The definition of ``@{symbol}`` in IR that both back ends compile, for a function of numbers. ``{types[0]}``
+    stands for the LLVM type of the first parameter, ``{suffix}`` for this type in the names of LLVM's intrinsics, and
+    ``{result}`` for the type of the result."""
+    ptx: str | Mapping[int, str] = ""
+    """The definition for a GPU, or the definitions by the least compute capability that has them. It is made for i32
+    and i64 if it has ``{kind}``."""
+    cpu: str = ""
+    """The definition for the CPU device, where threads that meet are coroutines. With ``{kind}``, ``{widened}`` is the
+    conversion of ``%value`` to 64 bits, and ``{narrowed}`` the conversion of ``%other`` back."""
+    meeting: str = ""
+    """What waits in a call: ``"warp"``, ``"block"`` or ``"grid"``, whose threads meet, or ``"stream"``. Such a call
+    passes its fault site. Of a warp, the sanitizer reports lanes of the mask that do not take part."""
     interpreted: Implementation | None = None
+    combined: Callable[[str, Lanes], Any] | None = None
+    """Computes the results of threads that meet in the interpreter, from the type and the values of their first
+    arguments. Those of a warp are ``Lanes``; all threads of a block get one result."""
 
     @property
     def name(self) -> str:
         return name_of(self.function)
 
-    def symbol_of(self, signature: Signature) -> str:
-        """Returns the name in the IR of the function that a call becomes."""
-        if self.symbol is not None:
-            return self.symbol(signature)
-        return f"{SCALAR}{self.name}.{'.'.join(signature.arguments)}"
+    @property
+    def place(self) -> str:
+        """Returns the function's name in faults."""
+        return f"{self.name.removeprefix('thread.')}()"
 
     @property
     def least(self) -> int:
         """Returns the number of arguments that each call must give, by position."""
         return sum(each.default is each.empty for each in inspect.signature(self.function).parameters.values())
+
+    @property
+    def masked(self) -> bool:
+        return "mask" in inspect.signature(self.function).parameters
+
+    def symbol_of(self, signature: Signature) -> str:
+        """Returns the name in the IR of the function that a call becomes."""
+        if callable(self.symbol):
+            return self.symbol(signature)
+        if self.symbol:
+            return self.symbol.replace("{kind}", f"i{bits(signature)}") if signature.arguments else self.symbol
+        return f"oxide.{self.name}" if self.meeting else ".".join((f"{SCALAR}{self.name}", *signature.arguments))
+
+    def ptx_text(self, capability: int) -> str:
+        """Returns the definitions for a GPU of some compute capability, such as 90."""
+        if isinstance(self.ptx, str):
+            return _of_widths(self.ptx)
+        return _of_widths(self.ptx[max(least for least in self.ptx if least <= capability)])
+
+    @property
+    def cpu_text(self) -> str:
+        return _of_widths(self.cpu)
+
+
+def _of_widths(text: str) -> str:
+    if "{kind}" not in text:
+        return text
+    narrow = text.replace("{widened}", "zext i32 %value to i64").replace("{narrowed}", "trunc i64 %other to i32")
+    wide = text.replace("{widened}", "bitcast i64 %value to i64").replace("{narrowed}", "bitcast i64 %other to i64")
+    return narrow.replace("{kind}", "i32") + wide.replace("{kind}", "i64")
 
 
 def shown(kinds: Iterable[str]) -> str:
@@ -80,6 +130,22 @@ def llvm_type(kind: str) -> str:
 
 
 # Rules
+
+
+def returning(result: str) -> Rule:
+    """Returns the rule of a function without arguments."""
+    return lambda name, kinds: Signature((), result)
+
+
+def condition(result: str) -> Rule:
+    """Returns the rule of a function that takes a condition: a bool, or an integer, which is true if it is not 0."""
+
+    def rule(name: str, kinds: tuple[str, ...]) -> Signature | str:
+        if kinds[0] in (*INTEGERS, "bool_"):
+            return Signature(("bool_",), result)
+        return f"{name} takes a condition, not {shown(kinds)}; compare it, as in x > 0"
+
+    return rule
 
 
 def integers(result: str | None = None) -> Rule:
