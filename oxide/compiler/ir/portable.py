@@ -26,6 +26,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.primitives import scalars
+from oxide.compiler.primitives.effects import WAITING, Effect, having
 from oxide.compiler.primitives.threads import GRID_BARRIER
 from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
@@ -40,7 +41,7 @@ from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
 from .parser import parse
-from .primitives import PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
+from .primitives import SharedMemory, place_shared_memory, reaches_cluster
 from .recognise import PLACE
 from .text import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
@@ -224,6 +225,7 @@ def _number_sites(module: Module) -> list[int]:
 
 _CONTEXT = "%.context"
 _REGISTER = "llvm.nvvm.read.ptx.sreg."
+_TAKING = having(Effect.CONTEXT)
 
 
 def _take_context(module: Module) -> None:
@@ -233,11 +235,10 @@ def _take_context(module: Module) -> None:
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():
-        known = symbol.startswith(("oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"))
         register = symbol.startswith(_REGISTER)
         if register:
             function.symbol = f"oxide.register.{symbol.removeprefix(_REGISTER)}"
-        if register or known or not function.is_declaration or symbol.startswith(PREFIXES):
+        if register or not function.is_declaration or symbol.startswith(_TAKING):
             function.arguments.insert(0, Argument("" if function.is_declaration else _CONTEXT, "ptr"))
             taking[symbol] = Constant(f"@{quoted(function.symbol)}", "ptr")
         functions[function.symbol] = function

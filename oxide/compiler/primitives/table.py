@@ -64,6 +64,8 @@ class Primitive:
     meeting: str = ""
     """What waits in a call: ``"warp"``, ``"block"`` or ``"grid"``, whose threads meet, or ``"stream"``. Such a call
     passes its fault site. Of a warp, the sanitizer reports lanes of the mask that do not take part."""
+    has_site: bool = False
+    """True if a call passes its fault site although no threads meet in it."""
     interpreted: Implementation | None = None
     combined: Callable[[str, Lanes], Any] | None = None
     """Computes the results of threads that meet in the interpreter, from the type and the values of their first
@@ -93,7 +95,11 @@ class Primitive:
             return self.symbol(signature)
         if self.symbol:
             return self.symbol.replace("{kind}", f"i{bits(signature)}") if signature.arguments else self.symbol
-        return f"oxide.{self.name}" if self.meeting else ".".join((f"{SCALAR}{self.name}", *signature.arguments))
+        return (
+            f"oxide.{self.name}"
+            if self.meeting or self.has_site
+            else ".".join((f"{SCALAR}{self.name}", *signature.arguments))
+        )
 
     def ptx_text(self, capability: int) -> str:
         """Returns the definitions for a GPU of some compute capability, such as 90."""

@@ -45,9 +45,9 @@ from oxide.compiler.ir.llvm import header, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.primitives import threads, warps
+from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 from oxide.driver.base import Dim3

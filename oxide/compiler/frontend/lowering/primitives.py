@@ -55,7 +55,8 @@ def register(entry: table.Primitive, name: str = "", lowered: Any = None) -> Non
     """Registers the typing and the lowering of an entry's function. ``name`` is the function's name in messages, if it
     is not that of the declaration. ``lowered`` emits a call, if it is not a call of the entry's symbol."""
     name, count, masked = name or entry.name, entry.least, entry.masked
-    takes = f"{count} argument{'s' * (count != 1)}{' and a mask' if masked else ', by position'}"
+    takes = f"{count} argument{'s' * (count != 1)}" if count or masked else "no argument"
+    takes += " and a mask" if masked else ", by position" if count else ""
 
     @typing_registry.register_global(entry.function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -84,7 +85,7 @@ def register(entry: table.Primitive, name: str = "", lowered: Any = None) -> Non
         values = [_passed(entry, builder, value) for value in args[:count]]
         if masked:
             values.insert(0, args[count] if len(args) > count else _INT(FULL_MASK))
-        if entry.meeting:
+        if entry.meeting or entry.has_site:
             values.append(site(builder, entry.place))
         if sig.return_type == types.none:
             call(builder, entry.symbol_of(kinds), ir.VoidType(), *values)

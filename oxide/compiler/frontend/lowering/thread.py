@@ -138,21 +138,12 @@ class Index2d(AbstractTemplate):  # type: ignore[misc]
         return signature(grid_index, types.unliteral(args[0]))
 
 
-@typing_registry.register_global(thread.index_2d_row)
-@typing_registry.register_global(thread.index_2d_col)
-class Index2dPart(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64) if not args and not kws else None
-
-
 @lowering_registry.lower(thread.index_1d)
-@lowering_registry.lower(thread.index_2d_col)
-def _lower_x(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return global_index(builder, "x")
 
 
-@lowering_registry.lower(thread.index_2d_row)
-def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return global_index(builder, "y")
 
 
@@ -244,5 +235,7 @@ def _warp_id(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.zext(builder.lshr(linear, ir.Constant(ir.IntType(32), 5)), _WORD)
 
 
+register(Primitive(thread.index_2d_row, returning("i64")), lowered=_row)
+register(Primitive(thread.index_2d_col, returning("i64")), lowered=_column)
 register(Primitive(warp.lane_id, returning("i64")), lowered=_lane_id)
 register(Primitive(warp.warp_id, returning("i64")), lowered=_warp_id)
