@@ -14,7 +14,19 @@ from oxide.compiler.source.typings import Signature
 from oxide.language import fast, intrinsics
 
 from .numbers import BITS, GREATEST, INTEGERS, LEAST, SIGNED, bits_of, fused
-from .table import SCALAR, Implementation, Primitive, bits, floats, integers, llvm_type, shown, singles
+from .table import (
+    SCALAR,
+    Implementation,
+    Primitive,
+    bits,
+    defined,
+    floats,
+    integers,
+    llvm_type,
+    parameters_of,
+    shown,
+    singles,
+)
 
 
 def _of_integers(base: str) -> Callable[[Signature], str]:
@@ -63,12 +75,10 @@ def _from_bits(name: str, kinds: tuple[str, ...]) -> Signature | str:
 _SATURATE = """
 declare {result} @llvm.maxnum.{suffix}({result}, {result})
 declare {result} @llvm.minnum.{suffix}({result}, {result})
-define linkonce_odr {result} @{symbol}({types[0]} %x) alwaysinline {{
   ; The maximum comes first, because the maximum of a NaN and 0 is 0.
   %positive = call {result} @llvm.maxnum.{suffix}({types[0]} %x, {types[0]} 0.0)
   %r = call {result} @llvm.minnum.{suffix}({types[0]} %positive, {types[0]} 1.0)
   ret {result} %r
-}}
 """
 
 ENTRIES = (
@@ -135,9 +145,9 @@ def definition(symbol: str) -> str | None:
     entry = _BY_NAME[f"{module}.{name}"]
     found = entry.typed(entry.name, tuple(kinds))
     assert isinstance(found, Signature), "the front end has typed the call"
-    return entry.definition.format(
-        symbol=symbol,
-        types=[llvm_type(kind) for kind in kinds],
-        result=llvm_type(found.result),
-        suffix=kinds[0].replace("u", "i"),
-    )
+    types = [llvm_type(kind) for kind in kinds]
+    suffix, result = kinds[0].replace("u", "i"), llvm_type(found.result)
+    text = entry.definition.format(types=types, suffix=suffix, result=result)
+    named = zip(types, parameters_of(entry.function), strict=True)
+    parameters = [f"{each} %{parameter.name}" for each, parameter in named]
+    return defined(text, found.result, symbol, parameters, "alwaysinline").replace("define ", "define linkonce_odr ")

@@ -7,6 +7,7 @@ The entries name types as users do: ``"i64"``, ``"f32"``, ``"bool_"``. They know
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,16 +51,18 @@ class Primitive:
     """The name in the IR of the function that a call becomes, if it is not derived from the declaration's name. It may
     be a function of libdevice or LLVM. ``{kind}`` stands for the integer with the width of the first argument."""
     as_bits: bool = False
-    """True if floats are passed and returned as integers of their width."""
+    """True if values are passed and returned as integers of their width."""
     definition: str = ""
-    """The definition of ``@{symbol}`` in IR that both back ends compile, for a function of numbers. ``{types[0]}``
-    stands for the LLVM type of the first parameter, ``{suffix}`` for this type in the names of LLVM's intrinsics, and
-    ``{result}`` for the type of the result."""
+    """The declarations and the body of a function of numbers, in IR that both back ends compile. The parameters have
+    the names of the declaration's. ``{types[0]}`` stands for the LLVM type of the first parameter, ``{suffix}`` for
+    this type in the names of LLVM's intrinsics, and ``{result}`` for the type of the result."""
     ptx: str | Mapping[int, str] = ""
-    """The definition for a GPU, or the definitions by the least compute capability that has them. It is made for i32
-    and i64 if it has ``{kind}``."""
+    """The declarations and the body for a GPU, or those by the least compute capability that has them. The parameters
+    are ``%context`` if threads meet in the function, ``%mask``, those of the declaration, and ``%site``. With
+    ``as_bits`` there is a definition for values of i32 and one for i64, for which ``{kind}`` stands. A text with
+    ``define`` has whole definitions."""
     cpu: str = ""
-    """The definition for the CPU device, where threads that meet are coroutines. With ``{kind}``, ``{widened}`` is the
+    """The same for the CPU device, where threads that meet are coroutines. With ``as_bits``, ``{widened}`` is the
     conversion of ``%value`` to 64 bits, and ``{narrowed}`` the conversion of ``%other`` back."""
     meeting: str = ""
     """What waits in a call: ``"warp"``, ``"block"`` or ``"grid"``, whose threads meet, or ``"stream"``. Such a call
@@ -83,11 +86,16 @@ class Primitive:
     @property
     def least(self) -> int:
         """Returns the number of arguments that each call must give, by position."""
-        return sum(each.default is each.empty for each in inspect.signature(self.function).parameters.values())
+        return sum(each.default is each.empty for each in parameters_of(self.function))
 
     @property
     def masked(self) -> bool:
-        return "mask" in inspect.signature(self.function).parameters
+        return any(each.name == "mask" for each in parameters_of(self.function))
+
+    @property
+    def meets(self) -> bool:
+        """Returns whether threads meet in a call. Their functions take the hidden context."""
+        return self.meeting not in ("", "stream")
 
     def symbol_of(self, signature: Signature) -> str:
         """Returns the name in the IR of the function that a call becomes."""
@@ -103,21 +111,48 @@ class Primitive:
 
     def ptx_text(self, capability: int) -> str:
         """Returns the definitions for a GPU of some compute capability, such as 90."""
+        attributes = "alwaysinline convergent" if self.meets else "alwaysinline"
         if isinstance(self.ptx, str):
-            return _of_widths(self.ptx)
-        return _of_widths(self.ptx[max(least for least in self.ptx if least <= capability)])
+            return self._of_widths(self.ptx, attributes)
+        return self._of_widths(self.ptx[max(least for least in self.ptx if least <= capability)], attributes)
 
     @property
     def cpu_text(self) -> str:
-        return _of_widths(self.cpu)
+        return self._of_widths(self.cpu, "alwaysinline")
+
+    def _of_widths(self, text: str, attributes: str) -> str:
+        if "define " in text or not text:
+            return text
+        if not self.as_bits:
+            return self._defined(text, "i32", attributes)
+        narrow = text.replace("{widened}", "zext i32 %value to i64").replace("{narrowed}", "trunc i64 %other to i32")
+        wide = text.replace("{widened}", "bitcast i64 %value to i64").replace("{narrowed}", "bitcast i64 %other to i64")
+        return self._defined(narrow, "i32", attributes) + self._defined(wide, "i64", attributes)
+
+    def _defined(self, text: str, kind: str, attributes: str) -> str:
+        parameters = [each for each in parameters_of(self.function) if each.name != "mask"]
+        signature = self.typed(self.name, tuple("bool_" if each.annotation == "bool" else kind for each in parameters))
+        assert isinstance(signature, Signature)
+        values = [
+            f"{llvm_type(each)} %{value.name}" for each, value in zip(signature.arguments, parameters, strict=True)
+        ]
+        listed = ["ptr %context"] * self.meets + ["i32 %mask"] * self.masked + values
+        listed += ["i32 %site"] * bool(self.meeting)
+        return defined(text.replace("{kind}", kind), signature.result, self.symbol_of(signature), listed, attributes)
 
 
-def _of_widths(text: str) -> str:
-    if "{kind}" not in text:
-        return text
-    narrow = text.replace("{widened}", "zext i32 %value to i64").replace("{narrowed}", "trunc i64 %other to i32")
-    wide = text.replace("{widened}", "bitcast i64 %value to i64").replace("{narrowed}", "bitcast i64 %other to i64")
-    return narrow.replace("{kind}", "i32") + wide.replace("{kind}", "i64")
+@functools.cache
+def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Returns the parameters of a declaration."""
+    return tuple(inspect.signature(function).parameters.values())
+
+
+def defined(text: str, result: str, symbol: str, parameters: Iterable[str], attributes: str) -> str:
+    """Returns a function's definition. ``text`` has declarations and, after them, the function's body."""
+    lines = text.strip("\n").split("\n")
+    body = sum(line.startswith("declare ") for line in lines)
+    head = f"define {llvm_type(result)} @{symbol}({', '.join(parameters)}) {attributes} {{"
+    return "\n".join(["", *lines[:body], head, *lines[body:], "}", ""])
 
 
 def shown(kinds: Iterable[str]) -> str:
@@ -131,8 +166,9 @@ def bits(signature: Signature) -> int:
 
 
 def llvm_type(kind: str) -> str:
-    """Returns LLVM's type for the values of a scalar type."""
-    return {"f32": "float", "f64": "double", "bool_": "i1"}.get(kind, f"i{BITS[kind]}")
+    """Returns LLVM's type for the values of a scalar type, and for ``NONE``."""
+    known = {"f32": "float", "f64": "double", "bool_": "i1", NONE: "void"}
+    return known.get(kind) or f"i{BITS[kind]}"
 
 
 # Rules

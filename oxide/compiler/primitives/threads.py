@@ -12,7 +12,7 @@ from oxide.compiler.source.typings import Signature
 from oxide.language import thread
 
 from .numbers import INTEGERS
-from .table import NONE, Lanes, Primitive, condition, llvm_type, returning
+from .table import NONE, Lanes, Primitive, condition, returning
 
 GRID_BARRIER = "oxide.block.grid_barrier"
 
@@ -29,11 +29,9 @@ def _counting(
         f"oxide.block.barrier.{how}",
         ptx=f"""
 declare i32 @llvm.nvvm.barrier0.{reduction}(i32) convergent
-define {llvm_type(result)} @oxide.block.barrier.{how}(ptr %context, i1 %condition, i32 %site) alwaysinline convergent {{
   %wide = zext i1 %condition to i32
   %result = call i32 @llvm.nvvm.barrier0.{reduction}(i32 %wide) convergent
 {bit}
-}}
 """,
         cpu=cpu,
         meeting="block",
@@ -58,7 +56,6 @@ declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.y()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.z()
 declare i32 @llvm.nvvm.read.ptx.sreg.envreg1()
 declare i32 @llvm.nvvm.read.ptx.sreg.envreg2()
-define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline convergent {
 entry:
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent
   %x = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
@@ -104,7 +101,6 @@ passed:
 meet:
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent
   ret void
-}
 """
 
 
@@ -112,15 +108,15 @@ def _dependencies(function: Any, how: str, instruction: str) -> Primitive:
     """Returns the entry of a function of programmatic dependent launch. It does nothing before compute capability 9.0,
     where a kernel always begins after the previous kernel has ended, and on the CPU, where a stream's kernels run one
     after the other."""
-    definition = f"\ndefine void @oxide.dependencies.{how}(i32 %site) alwaysinline {{\n<body>  ret void\n}}\n"
-    body = f'  call void asm sideeffect "griddepcontrol.{instruction};", "~{{memory}}"()\n'
-    nothing = definition.replace("<body>", "")
     return Primitive(
         function,
         returning(NONE),
         f"oxide.dependencies.{how}",
-        ptx={0: nothing, 90: definition.replace("<body>", body)},
-        cpu=nothing,
+        ptx={
+            0: "  ret void",
+            90: f'  call void asm sideeffect "griddepcontrol.{instruction};", "~{{memory}}"()\n  ret void',
+        },
+        cpu="  ret void",
         meeting="stream",
         interpreted=_nothing,
     )
@@ -141,13 +137,10 @@ BARRIERS = (
         "oxide.block.barrier",
         ptx="""
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent
-define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline convergent {
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent
   ret void
-}
 """,
         cpu="""
-define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %arrived = load i32, {{arrived}}
   %more = add i32 %arrived, 1
@@ -160,7 +153,6 @@ define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
   store i32 %greater, {{greatest}}
   call void @oxide.suspend()
   ret void
-}
 """,
         meeting="block",
         combined=lambda kind, brought: None,
@@ -171,7 +163,6 @@ define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
         "popc",
         "i32",
         """
-define i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %one = zext i1 %condition to i32
   %count = load i32, {{count}}
@@ -180,7 +171,6 @@ define i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site) al
   call void @oxide.block.barrier(ptr %context, i32 %site)
   %result = load i32, {{passed.count}}
   ret i32 %result
-}
 """,
         lambda brought: sum(brought.values()),
     ),
@@ -190,13 +180,11 @@ define i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site) al
         "and",
         "bool_",
         """
-define i1 @oxide.block.barrier.and(ptr %context, i1 %condition, i32 %site) alwaysinline {
   %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
   %all = load i32, {{passed.arrived}}
   %result = icmp eq i32 %count, %all
   ret i1 %result
-}
 """,
         lambda brought: all(brought.values()),
     ),
@@ -206,11 +194,9 @@ define i1 @oxide.block.barrier.and(ptr %context, i1 %condition, i32 %site) alway
         "or",
         "bool_",
         """
-define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) alwaysinline {
   %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
   %result = icmp ne i32 %count, 0
   ret i1 %result
-}
 """,
         lambda brought: any(brought.values()),
     ),
@@ -220,14 +206,12 @@ define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) always
         GRID_BARRIER,
         ptx=_GRID_BARRIER,
         cpu="""
-define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %grid = load i32, {{grid}}
   %grid.more = add i32 %grid, 1
   store i32 %grid.more, {{grid}}
   call void @oxide.block.barrier(ptr %context, i32 %site)
   ret void
-}
 """,
         meeting="grid",
         combined=lambda kind, brought: None,
@@ -241,26 +225,18 @@ WAITS = (
         _nanoseconds,
         "oxide.nanosleep",
         ptx={
-            0: """
-define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
-  ret void
-}
-""",
+            0: "  ret void",
             70: """
-define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)
   ret void
-}
 """,
         },
         # Yields the processor instead of sleeping: a thread that calls nanosleep usually waits for a block on another
         # worker, which may need this processor.
         cpu="""
 declare i32 @sched_yield()
-define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   %ignored = call i32 @sched_yield()
   ret void
-}
 """,
         interpreted=_nothing,
     ),

@@ -7,6 +7,7 @@ reads the other lanes' values. In the CPU's texts ``{{name}}`` stands for a fiel
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -16,7 +17,7 @@ from oxide.language import warp
 
 from . import reductions
 from .numbers import BITS, FLOATS, INTEGERS, ROUND, WRAP, bits_of, greatest, least
-from .table import NONE, OPEN, Lanes, Primitive, Rule, condition, returning, shown
+from .table import NONE, OPEN, Lanes, Primitive, Rule, condition, llvm_type, parameters_of, returning, shown
 
 # Rules
 
@@ -100,22 +101,19 @@ define i64 @oxide.warp.shuffle.{how}.i64(ptr %context, i32 %mask, i64 %value, i3
 """
 
 _CPU_SHUFFLE = """
-define {kind} @oxide.warp.shuffle.{how}.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %by, i32 %site)
-    alwaysinline {
   %wide = {widened}
   call void @oxide.exchange(ptr %context, i32 %mask, i64 %wide, i1 false, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
-  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %own = call i32 @oxide.register.laneid(ptr %context)
   %distance = and i32 %by, 31
 {source}
-  %group = load i32, {{group[i32 %lane]}}
+  %group = load i32, {{group[i32 %own]}}
   %shifted = lshr i32 %group, %from
   %named = trunc i32 %shifted to i1
   %other = load i64, {{published[i32 %from]}}
   %narrow = {narrowed}
   %moved = select i1 %named, {kind} %narrow, {kind} %value
   ret {kind} %moved
-}
 """
 
 _MISSING_SOURCE = """
@@ -123,10 +121,10 @@ _MISSING_SOURCE = """
 ; mask does not name it.
 define i32 @oxide.warp.missing_source.{how}(ptr %context, i32 %by) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
-  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %own = call i32 @oxide.register.laneid(ptr %context)
   %distance = and i32 %by, 31
 {source}
-  %group = load i32, {{group[i32 %lane]}}
+  %group = load i32, {{group[i32 %own]}}
   %bit = shl i32 1, %from
   %apart = xor i32 %group, -1
   %result = and i32 %bit, %apart
@@ -137,13 +135,13 @@ define i32 @oxide.warp.missing_source.{how}(ptr %context, i32 %by) alwaysinline 
 
 _SOURCES = {
     "idx": "  %from = add i32 %distance, 0",
-    "up": """  %there = icmp uge i32 %lane, %distance
-  %below = sub i32 %lane, %distance
-  %from = select i1 %there, i32 %below, i32 %lane""",
-    "down": """  %above = add i32 %lane, %distance
+    "up": """  %there = icmp uge i32 %own, %distance
+  %below = sub i32 %own, %distance
+  %from = select i1 %there, i32 %below, i32 %own""",
+    "down": """  %above = add i32 %own, %distance
   %there = icmp ult i32 %above, 32
-  %from = select i1 %there, i32 %above, i32 %lane""",
-    "bfly": "  %from = xor i32 %lane, %distance",
+  %from = select i1 %there, i32 %above, i32 %own""",
+    "bfly": "  %from = xor i32 %own, %distance",
 }
 """The CPU's code that computes the lane to read, by PTX's name of the shuffle."""
 
@@ -151,6 +149,8 @@ _SOURCES = {
 def _shuffle(function: Any, how: str, clamp: int, read: Callable[[int, int], int]) -> Primitive:
     """Returns the entry of a shuffle. ``clamp`` is the last argument of PTX's instruction. ``read`` computes the
     lane to read in the interpreter, from this lane and the second argument."""
+
+    by = parameters_of(function)[1].name
 
     def combined(kind: str, brought: Lanes) -> Lanes:
         return {lane: (brought.get(read(lane, by)) or brought[lane])[0] for lane, (_, by) in brought.items()}
@@ -161,7 +161,7 @@ def _shuffle(function: Any, how: str, clamp: int, read: Callable[[int, int], int
         f"oxide.warp.shuffle.{how}.{{kind}}",
         as_bits=True,
         ptx=_PTX_SHUFFLE.replace("{how}", how).replace("{clamp}", str(clamp)),
-        cpu=_CPU_SHUFFLE.replace("{how}", how).replace("{source}", _SOURCES[how]),
+        cpu=_CPU_SHUFFLE.replace("{source}", _SOURCES[how]).replace("%by", f"%{by}"),
         meeting="warp",
         combined=combined,
     )
@@ -170,18 +170,15 @@ def _shuffle(function: Any, how: str, clamp: int, read: Callable[[int, int], int
 # Votes, matches and reductions
 
 
-def _vote(function: Any, result: str, llvm_result: str, cpu: str, combined: Callable[[Lanes], Any]) -> Primitive:
-    how = function.__name__
+def _vote(function: Any, result: str, cpu: str, combined: Callable[[Lanes], Any]) -> Primitive:
+    how, llvm_result = function.__name__, llvm_type(result)
     return Primitive(
         function,
         condition(result),
         ptx=f"""
 declare {llvm_result} @llvm.nvvm.vote.{how}.sync(i32, i1) convergent
-define {llvm_result} @oxide.warp.{how}(ptr %context, i32 %mask, i1 %condition, i32 %site)
-    alwaysinline convergent {{
   %result = call {llvm_result} @llvm.nvvm.vote.{how}.sync(i32 %mask, i1 %condition) convergent
   ret {llvm_result} %result
-}}
 """,
         cpu=cpu,
         meeting="warp",
@@ -217,9 +214,7 @@ ENTRIES = (
     _vote(
         warp.ballot,
         "u32",
-        "i32",
         """
-define i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
   call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 %condition, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
@@ -227,34 +222,27 @@ define i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site)
   %bits = load i32, {{published.bits}}
   %result = and i32 %bits, %group
   ret i32 %result
-}
 """,
         lambda brought: _mask_of(lane for lane, each in brought.items() if each),
     ),
     _vote(
         warp.any,
         "bool_",
-        "i1",
         """
-define i1 @oxide.warp.any(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
   %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site)
   %result = icmp ne i32 %lanes, 0
   ret i1 %result
-}
 """,
         lambda brought: any(brought.values()),
     ),
     _vote(
         warp.all,
         "bool_",
-        "i1",
         """
-define i1 @oxide.warp.all(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
   %false = xor i1 %condition, true
   %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %false, i32 %site)
   %result = icmp eq i32 %lanes, 0
   ret i1 %result
-}
 """,
         lambda brought: all(brought.values()),
     ),
@@ -263,31 +251,25 @@ define i1 @oxide.warp.all(ptr %context, i32 %mask, i1 %condition, i32 %site) alw
         returning("bool_"),
         ptx={
             0: """
-define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline convergent {
   %lanes = call i32 @llvm.nvvm.vote.ballot.sync(i32 %mask, i1 true) convergent
   %first = call i32 @llvm.cttz.i32(i32 %lanes, i1 false)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %elected = icmp eq i32 %lane, %first
   ret i1 %elected
-}
 """,
             90: """
 declare { i32, i1 } @llvm.nvvm.elect.sync(i32) convergent
-define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline convergent {
   %both = call { i32, i1 } @llvm.nvvm.elect.sync(i32 %mask) convergent
   %elected = extractvalue { i32, i1 } %both, 1
   ret i1 %elected
-}
 """,
         },
         cpu="""
-define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline {
   %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 true, i32 %site)
   %first = call i32 @llvm.cttz.i32(i32 %lanes, i1 true)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %elected = icmp eq i32 %lane, %first
   ret i1 %elected
-}
 """,
         meeting="warp",
         combined=lambda kind, brought: {lane: lane == min(brought) for lane in brought},
@@ -299,13 +281,10 @@ define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline {
         as_bits=True,
         ptx="""
 declare i32 @llvm.nvvm.match.any.sync.{kind}(i32, {kind}) convergent
-define i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline convergent {
   %lanes = call i32 @llvm.nvvm.match.any.sync.{kind}(i32 %mask, {kind} %value) convergent
   ret i32 %lanes
-}
 """,
         cpu="""
-define i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline {
   %wide = {widened}
   call void @oxide.exchange(ptr %context, i32 %mask, i64 %wide, i1 false, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
@@ -313,7 +292,6 @@ define i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, 
   %group = load i32, {{group[i32 %lane]}}
   %lanes = call i32 @oxide.matching(ptr %block, i32 %group, i64 %wide)
   ret i32 %lanes
-}
 """,
         meeting="warp",
         combined=_match_any,
@@ -325,14 +303,11 @@ define i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, 
         as_bits=True,
         ptx="""
 declare { i32, i1 } @llvm.nvvm.match.all.sync.{kind}p(i32, {kind}) convergent
-define i32 @oxide.warp.match.all.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline convergent {
   %both = call { i32, i1 } @llvm.nvvm.match.all.sync.{kind}p(i32 %mask, {kind} %value) convergent
   %lanes = extractvalue { i32, i1 } %both, 0
   ret i32 %lanes
-}
 """,
         cpu="""
-define i32 @oxide.warp.match.all.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site) alwaysinline {
   %lanes = call i32 @oxide.warp.match.any.{kind}(ptr %context, i32 %mask, {kind} %value, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
@@ -340,7 +315,6 @@ define i32 @oxide.warp.match.all.{kind}(ptr %context, i32 %mask, {kind} %value, 
   %same = icmp eq i32 %lanes, %group
   %result = select i1 %same, i32 %group, i32 0
   ret i32 %result
-}
 """,
         meeting="warp",
         combined=_all_of(_match_all),
@@ -356,16 +330,12 @@ define i32 @oxide.warp.match.all.{kind}(ptr %context, i32 %mask, {kind} %value, 
         returning(NONE),
         ptx="""
 declare void @llvm.nvvm.bar.warp.sync(i32) convergent
-define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline convergent {
   call void @llvm.nvvm.bar.warp.sync(i32 %mask) convergent
   ret void
-}
 """,
         cpu="""
-define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline {
   call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 false, i32 %site)
   ret void
-}
 """,
         meeting="warp",
         combined=_all_of(lambda kind, brought: None),
@@ -375,13 +345,10 @@ define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline {
         returning("u32"),
         ptx="""
 declare i32 @llvm.nvvm.activemask() convergent
-define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline convergent {
   %lanes = call i32 @llvm.nvvm.activemask() convergent
   ret i32 %lanes
-}
 """,
         cpu="""
-define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %bit = shl i32 1, %lane
@@ -391,7 +358,6 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline {
   call void @oxide.exchange(ptr %context, i32 0, i64 0, i1 false, i32 %site)
   %group = load i32, {{group[i32 %lane]}}
   ret i32 %group
-}
 """,
         meeting="warp",
     ),
@@ -469,12 +435,13 @@ def ptx_definitions(symbols: Collection[str], capability: int) -> list[str]:
     """Returns a GPU's definitions for a kernel that calls the functions ``symbols``. Empty if it needs none."""
     if not any(symbol.startswith("oxide.warp.") for symbol in symbols):
         return []
-    found = reductions.used(symbols)
-    return [
-        "declare i32 @llvm.cttz.i32(i32, i1)",
-        *(entry.ptx_text(capability) for entry in ENTRIES),
-        *(reductions.on_gpu(*each, capability) for each in found),
-    ]
+    return [_on_gpu(capability), *(reductions.on_gpu(*each, capability) for each in reductions.used(symbols))]
+
+
+@functools.cache
+def _on_gpu(capability: int) -> str:
+    texts = (entry.ptx_text(capability) for entry in ENTRIES)
+    return "\n".join(["declare i32 @llvm.cttz.i32(i32, i1)", *texts])
 
 
 def cpu_definitions(symbols: Collection[str]) -> list[str]:
@@ -482,9 +449,10 @@ def cpu_definitions(symbols: Collection[str]) -> list[str]:
     The primitives of ``cpu/coroutines/tensor_primitives.py`` call warp operations too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
-    return [
-        _CPU,
-        *(_MISSING_SOURCE.replace("{how}", how).replace("{source}", source) for how, source in _SOURCES.items()),
-        *(entry.cpu_text for entry in ENTRIES),
-        *(reductions.on_cpu(*each) for each in reductions.used(symbols)),
-    ]
+    return [_on_cpu(), *(reductions.on_cpu(*each) for each in reductions.used(symbols))]
+
+
+@functools.cache
+def _on_cpu() -> str:
+    missing = (_MISSING_SOURCE.replace("{how}", how).replace("{source}", text) for how, text in _SOURCES.items())
+    return "".join([_CPU, *missing, *(entry.cpu_text for entry in ENTRIES)])
