@@ -113,6 +113,7 @@ class AtomicAccess(Generic[T]):
         """Writes ``value``."""
 
 
+@primitives.passed_to_kernels
 @final
 class AtomicSlice(AtomicAccess[T]):
     """An array in device memory whose elements all threads may change, but only through atomic methods. ``len(a)`` is
@@ -123,13 +124,7 @@ class AtomicSlice(AtomicAccess[T]):
         def __class_getitem__(cls, parameters: Any) -> GenericAlias:
             return GenericAlias(cls, parameters)  # as for a Slice
 
-    def __init__(self) -> None:
-        raise TypeError(
-            "AtomicSlice exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one"
-        )
-
-    def __len__(self) -> int:
-        primitives.only_in_a_kernel("AtomicSlice")
+    def __len__(self) -> int: ...
 
 
 @primitives.function

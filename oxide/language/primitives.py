@@ -71,8 +71,8 @@ def _refusing(declared: Class, refuse: Callable[[str], NoReturn]) -> Class:
 
         return refusing
 
-    for name, member in list(vars(declared).items()):
-        if isinstance(member, FunctionType):
+    for name, member in {"__init__": object.__init__, **vars(declared)}.items():
+        if name == "__init__" or isinstance(member, FunctionType):
             setattr(declared, name, method(member))
         elif isinstance(member, property):
             setattr(declared, name, property(method(member.fget), doc=member.__doc__))

@@ -74,8 +74,6 @@ class UncheckedReads(VectorReads[T, Index]):
     """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
     memory, or destroys the whole device context. Only the alignment of vectors is checked."""
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, index: Index) -> T: ...
 
     @property
@@ -101,8 +99,6 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     fault: the thread leaves the kernel, and the launch fails with a ``BoundsError`` that names the ``axis``. If threads
     of the kernel may wait for one another, the thread instead reads zero and continues.
     """
-
-    def __init__(self) -> None: ...
 
     def __getitem__(self, index: tuple[int, int]) -> T: ...
 
@@ -131,8 +127,6 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
 class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, index: tuple[int, int, int]) -> T: ...
 
     @property
@@ -148,8 +142,6 @@ class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
 @primitives.passed_to_kernels
 class _Tiled(Alignment, Generic[T, Index]):
     """The common base of slices of four and five axes, which cannot be indexed."""
-
-    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> Index:
@@ -189,8 +181,6 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     order. A layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are
     rectangles of the slice's own rows and columns.
     """
-
-    def __init__(self) -> None: ...
 
     @overload
     def get_mut(self: DisjointSlice2[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -234,8 +224,6 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
     order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
-
-    def __init__(self) -> None: ...
 
     @overload
     def get_mut(self: DisjointSlice3[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -302,8 +290,6 @@ class AtomicSlice2(_OneType, AtomicAccess[T]):
     """An array of two axes whose elements all threads may change, but only through atomic methods. The index is a
     tuple: ``counts.fetch_add((row, col), 1)``. Each of its numbers is checked against its own axis."""
 
-    def __init__(self) -> None: ...
-
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
@@ -316,8 +302,6 @@ class AtomicSlice2(_OneType, AtomicAccess[T]):
 class AtomicSlice3(_OneType, AtomicAccess[T]):
     """An array of three axes whose elements all threads may change: ``counts.fetch_add((i, j, k), 1)``. See
     ``AtomicSlice2``."""
-
-    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -52,8 +52,6 @@ class Slice(VectorReads[T, int], Alignment):
         def __class_getitem__(cls, parameters: Any) -> GenericAlias:
             return GenericAlias(cls, parameters)  # Generic's own method refuses the number of axes in Slice[f32, 2]
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, index: int) -> T: ...
 
     def __len__(self) -> int: ...
@@ -77,8 +75,6 @@ class Slice(VectorReads[T, int], Alignment):
 class UncheckedSlice(VectorReads[T, int]):
     """The type of ``a.unchecked``: a ``Slice`` that is read without checks."""
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, index: int) -> T: ...
 
     @property
@@ -98,8 +94,6 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     power of two, up to 16, that divides the bytes of a tile's row. Otherwise the launch is refused. Only a view of a
     box can have another address.
     """
-
-    def __init__(self) -> None: ...
 
     if not TYPE_CHECKING:
 
@@ -152,8 +146,6 @@ class Scatter(Generic[T, Index]):
     element, use an ``AtomicSlice``.
     """
 
-    def __init__(self) -> None: ...
-
     def __setitem__(self, index: Index, value: T) -> None: ...
 
 
@@ -167,5 +159,3 @@ class Ref(Generic[T]):
     """
 
     value: T
-
-    def __init__(self) -> None: ...

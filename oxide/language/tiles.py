@@ -131,8 +131,6 @@ class TileRef(Generic[T]):
     launch fails with a ``BoundsError``. A type checker refuses such a use.
     """
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, position: int) -> T: ...
 
     def __setitem__(self, position: int, value: T) -> None: ...
@@ -145,8 +143,6 @@ class TileRef(Generic[T]):
 class MatrixTileRef(Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``. Positions are checked as
     in a ``TileRef``, separately for each axis. ``len(tile)`` is the number of rows."""
-
-    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> tuple[int, int]:

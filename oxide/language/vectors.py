@@ -70,8 +70,6 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     reads and writes. A ``Slice`` has only the reads.
     """
 
-    def __init__(self) -> None: ...
-
 
 @primitives.made_in_kernels
 @final
@@ -83,8 +81,6 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     that no ``ThreadIndex`` can express, such as the 64 elements of a thread in a tiled matrix product. It is
     cuda-oxide's ``get_unchecked_mut``.
     """
-
-    def __init__(self) -> None: ...
 
     def __getitem__(self, index: int) -> T: ...
 

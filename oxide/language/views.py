@@ -63,8 +63,6 @@ class VectorView(Generic[T]):
     index is checked against ``len(view)``, which is an ``i64``.
     """
 
-    def __init__(self) -> None: ...
-
     def __iter__(self) -> Iterator[T]: ...
 
     def __len__(self) -> int: ...
@@ -80,8 +78,6 @@ class TileView(Generic[T]):
     ``for row in tile: for x in row`` reads without checks, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
     over ``tile.shape``. Any other index is checked, separately for each axis. ``len(tile)`` is the number of rows.
     """
-
-    def __init__(self) -> None: ...
 
     @property
     def shape(self) -> tuple[int, int]:
