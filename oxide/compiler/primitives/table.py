@@ -103,11 +103,9 @@ class Primitive:
             return self.symbol(signature)
         if self.symbol:
             return self.symbol.replace("{kind}", f"i{bits(signature)}") if signature.arguments else self.symbol
-        return (
-            f"oxide.{self.name}"
-            if self.meeting or self.has_site
-            else ".".join((f"{SCALAR}{self.name}", *signature.arguments))
-        )
+        if self.meeting or self.has_site:
+            return f"oxide.{self.name}"
+        return ".".join((f"{SCALAR}{self.name}", *signature.arguments))
 
     def ptx_text(self, capability: int) -> str:
         """Returns the definitions for a GPU of some compute capability, such as 90."""
