@@ -54,19 +54,65 @@ class _OneType:
 
 
 @primitives.passed_to_kernels
-class _Reads(VectorReads[T, Index], Alignment):
-    """The common base of read-only slices, for any number of axes."""
+class _Shaped(Generic[T, Index]):
+    """The common base of slices of any kind. ``Index`` is a tuple with an ``int`` for each axis."""
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
 
     @property
+    def shape(self) -> Index:
+        """Returns the length of each axis, an ``i64``."""
+
+    @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
+
+
+@primitives.passed_to_kernels
+class _Flat(_Shaped[T, Index], Alignment):
+    """The common base of read-only slices, for any number of axes."""
 
     @property
     def flat(self) -> Slice[T]:
         """Returns all elements in row-major order, as a ``Slice``."""
+
+
+@primitives.passed_to_kernels
+class _Reads(_Flat[T, Index], VectorReads[T, Index]):
+    """The common base of read-only slices with an index."""
+
+    def __getitem__(self, index: Index) -> T: ...
+
+    @property
+    def unchecked(self) -> UncheckedReads[T, Index]:
+        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
+        prove it."""
+
+
+@primitives.passed_to_kernels
+class _Writes(_Shaped[T, Index], Alignment):
+    """The common base of outputs with an index."""
+
+    @property
+    def scatter(self) -> Scatter[T, Index]:
+        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
+
+    @property
+    def unchecked_mut(self) -> UncheckedWrites[T, Index]:
+        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
+
+
+@primitives.passed_to_kernels
+class _TiledWrites(_Shaped[T, Index], Alignment):
+    """The common base of outputs of four and five axes, which cannot be indexed."""
+
+    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
+        """Returns this thread's element, or None if the index is outside."""
+
+    @property
+    def scatter(self) -> Any:
+        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
 
 
 @primitives.passed_to_kernels
@@ -100,8 +146,6 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     of the kernel may wait for one another, the thread instead reads zero and continues.
     """
 
-    def __getitem__(self, index: tuple[int, int]) -> T: ...
-
     def row(self, i: int) -> VectorView[T] | None:
         """Returns row ``i``, of ``shape[1]`` elements. Returns None if there is no such row."""
 
@@ -112,68 +156,27 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is ``[row, col]``. Returns None
         if it is not entirely inside the slice, or if a size is negative."""
 
-    @property
-    def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
-        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
-        prove it."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
-
-
-@primitives.passed_to_kernels
 @final
 class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
-    def __getitem__(self, index: tuple[int, int, int]) -> T: ...
-
-    @property
-    def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
-        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
-        prove it."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-
-
-@primitives.passed_to_kernels
-class _Tiled(Alignment, Generic[T, Index]):
-    """The common base of slices of four and five axes, which cannot be indexed."""
-
-    @property
-    def shape(self) -> Index:
-        """Returns the length of each axis, an ``i64``."""
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-
-    def __len__(self) -> int:
-        """Returns the length of the first axis, an ``i64``."""
-
-    @property
-    def flat(self) -> Slice[T]:
-        """Returns all elements in row-major order, as a ``Slice``. Only read-only slices have this attribute."""
-
 
 @final
-class Slice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+class Slice4(_OneType, _Flat[T, tuple[int, int, int, int]]):
     """A read-only array of four axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
     ``flat``."""
 
 
 @final
-class Slice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+class Slice5(_OneType, _Flat[T, tuple[int, int, int, int, int]]):
     """A read-only array of five axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
     ``flat``."""
 
 
 @primitives.passed_to_kernels
 @final
-class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
+class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
 
     With the index ``thread.index_2d(c.shape[1])``, ``get_mut`` returns the element at this thread's row and column,
@@ -200,28 +203,10 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
 
-    @property
-    def scatter(self) -> Scatter[T, tuple[int, int]]:
-        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
-
-    @property
-    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
-        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-
-    def __len__(self) -> int: ...
-
 
 @primitives.passed_to_kernels
 @final
-class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
+class DisjointSlice3(_Parameterized, _Writes[T, tuple[int, int, int]], Generic[T, Layout]):
     """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
     order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
 
@@ -237,74 +222,26 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
 
-    @property
-    def scatter(self) -> Scatter[T, tuple[int, int, int]]:
-        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[i, j, k] = value``."""
 
-    @property
-    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
-        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-
-    def __len__(self) -> int: ...
-
-
-@primitives.passed_to_kernels
 @final
-class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+class DisjointSlice4(_OneType, _TiledWrites[T, tuple[int, int, int, int]]):
     """A kernel's output of four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
     returns the element at this position in row-major order."""
 
-    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
-        """Returns this thread's element, or None if the index is outside."""
 
-    @property
-    def scatter(self) -> Any:
-        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-
-
-@primitives.passed_to_kernels
 @final
-class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+class DisjointSlice5(_OneType, _TiledWrites[T, tuple[int, int, int, int, int]]):
     """A kernel's output of five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
     returns the element at this position in row-major order."""
 
-    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
-        """Returns this thread's element, or None if the index is outside."""
 
-    @property
-    def scatter(self) -> Any:
-        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-
-
-@primitives.passed_to_kernels
 @final
-class AtomicSlice2(_OneType, AtomicAccess[T]):
+class AtomicSlice2(_OneType, _Shaped[T, tuple[int, int]], AtomicAccess[T]):
     """An array of two axes whose elements all threads may change, but only through atomic methods. The index is a
     tuple: ``counts.fetch_add((row, col), 1)``. Each of its numbers is checked against its own axis."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
 
-    def __len__(self) -> int: ...
-
-
-@primitives.passed_to_kernels
 @final
-class AtomicSlice3(_OneType, AtomicAccess[T]):
+class AtomicSlice3(_OneType, _Shaped[T, tuple[int, int, int]], AtomicAccess[T]):
     """An array of three axes whose elements all threads may change: ``counts.fetch_add((i, j, k), 1)``. See
     ``AtomicSlice2``."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-
-    def __len__(self) -> int: ...

@@ -58,7 +58,6 @@ class Alignment:
         multiple of ``count``."""
 
 
-@primitives.made_in_kernels
 @final
 class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: reads and writes of vectors that are not

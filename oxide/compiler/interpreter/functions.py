@@ -21,10 +21,11 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import atomic, debug, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import SCALARS, ThreadIndex, dynamic_array, local_array, shared_array
+from .arrays import ThreadIndex, dynamic_array, local_array, shared_array
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 

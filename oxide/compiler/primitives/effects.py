@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Flag, auto
 
-from oxide.language.narrow import FORMATS
+from oxide.language.types import NARROW
 
 from .table import SCALAR
 
@@ -24,7 +24,7 @@ class Effect(Flag):
     """It computes a value from its arguments."""
 
 
-CONVERSIONS = (*(f"oxide.{name}." for name in FORMATS), "oxide.tf32.")
+CONVERSIONS = (*(f"oxide.{name}." for name in NARROW), "oxide.tf32.")
 """The prefixes of conversions of narrow floats, and of tf32."""
 
 _CHECK = Effect.CONTEXT | Effect.ALONE | Effect.LOCAL

@@ -13,7 +13,7 @@ from typing import Any
 from oxide.compiler.source.typings import Signature
 from oxide.language import fast, intrinsics
 
-from .numbers import BITS, GREATEST, INTEGERS, LEAST, SIGNED, bits_of, fused
+from .numbers import BITS, GREATEST, INTEGERS, LEAST, bits_of, fused
 from .table import (
     SCALAR,
     Implementation,
@@ -40,13 +40,13 @@ def of_floats(base: str) -> Callable[[Signature], str]:
 
 
 def _mulhi(signature: Signature) -> str:
-    sign = "" if signature.arguments[0] in SIGNED else "u"
+    sign = "" if signature.arguments[0][0] == "i" else "u"
     return f"__nv_{sign}{'mulhi' if bits(signature) == 32 else 'mul64hi'}"
 
 
 def _saturating(operation: str) -> Callable[[Signature], str]:
     def symbol(signature: Signature) -> str:
-        sign = "s" if signature.arguments[0] in SIGNED else "u"
+        sign = "s" if signature.arguments[0][0] == "i" else "u"
         return f"llvm.{sign}{operation}.sat.i{bits(signature)}"
 
     return symbol

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.compiler.source.typings import Signature
 from oxide.language.primitives import name_of
+from oxide.language.types import SCALARS
 
 from .numbers import BITS, INTEGERS
 
@@ -165,8 +166,7 @@ def bits(signature: Signature) -> int:
 
 def llvm_type(kind: str) -> str:
     """Returns LLVM's type for the values of a scalar type, and for ``NONE``."""
-    known = {"f32": "float", "f64": "double", "bool_": "i1", NONE: "void"}
-    return known.get(kind) or f"i{BITS[kind]}"
+    return "void" if kind == NONE else SCALARS[kind].register_type
 
 
 # Rules
