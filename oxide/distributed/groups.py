@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
@@ -283,9 +282,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
     def __reduce__(self) -> NoReturn:
@@ -366,6 +363,7 @@ class Collective(OfArguments[Any]):
                 box.consume()  # even if another argument is then refused
         self._group = group
         self._kind: Kind = kind
+        self._called = kind
         self._form = FORMS[kind]
         self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
@@ -384,9 +382,6 @@ class Collective(OfArguments[Any]):
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
         super().__init__(*boxes)
-
-    def traced_name(self) -> str:
-        return self._kind
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes

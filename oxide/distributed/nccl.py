@@ -100,8 +100,7 @@ class NcclPlane:
         assert context.recording is not None
         captured = partial(self._capture, self._submission(call, 0))
         context.recording.call(call.text, captured, context.timeline.handle)
-        context.recording.at_launch.append(_CapturedCall(self, call))
-        context.recording.uploads.append(None)
+        context.recording.at_launch[_CapturedCall(self, call)] = None
 
     def _capture(self, submission: Callable[[int], Ranges], stream: int) -> Ranges:
         """Submits a collective to a stream that is captured."""
