@@ -678,7 +678,11 @@ class DeviceFuture:
                     self._submission = None
                     self._state = given.complete
         if self._error is not None:
-            raise self._error.with_traceback(self._trace)
+            context = self._error.__context__
+            try:
+                raise self._error.with_traceback(self._trace)
+            finally:  # ``raise`` has replaced it by the exception that the caller handles
+                self._error.__context__ = context
         return self._result
 
     def consume(self) -> None:

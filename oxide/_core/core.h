@@ -394,6 +394,8 @@ int mark_passed(Mark *mark);
 int note_passed(Timeline *timeline, long long position);
 void note_write(Allocation *allocation, Timeline *timeline, long long position);
 PyObject *take_event(PyObject *device);
+int spare_event(PyObject *device, PyObject *event);
+int raise_if_loss(PyObject *device);
 Allocation *allocation_of(PyObject *object);
 
 /* binding.c: returns 1 if the arguments are bound to the launch, 0 if they need a closer look, -1
@@ -430,9 +432,15 @@ void finalize_unused(PyObject *self);
 
 /* module.c: takes the exception that is raised, with its traceback. */
 PyObject *caught_error(void);
-/* Raises an error and drops the reference to it. Returns NULL; with NULL, the exception in force
- * stays. */
+/* Raises an error and drops the reference to it. One that was raised before keeps its context,
+ * which
+ * ``raise`` would replace by the exception that the caller handles. Returns NULL; with NULL, the
+ * exception in force stays. */
 void *raise_error(PyObject *error);
+/* Has Python handle the exception that is raised: calls the method ``name`` of ``object``, or
+   ``object`` itself if ``name`` is NULL, with objects up to NULL, and with the exception. If Python
+   raises it again, it keeps its context. */
+PyObject *handle_error(PyObject *object, PyObject *name, ...);
 
 /* tensors.c: returns whether consumers have released tensors since Python last collected them. */
 int tensors_were_released(void);

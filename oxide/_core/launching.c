@@ -584,11 +584,9 @@ static PyObject *execute_bound(Launch *self, Context *context, PyObject *functio
         return recorded < 0              ? NULL
                : self->arguments == NULL ? missing((PyObject *)self, "_arguments")
                                          : Py_NewRef(self->arguments);
-    PyErr_Clear();
+    raise_error(error);
     PyObject *kernel = self->kernel == NULL ? Py_None : self->kernel;
-    PyObject *raised = PyObject_CallFunctionObjArgs(given.launch_failed, kernel, error, NULL);
-    Py_XDECREF(raised); /* it always raises */
-    Py_DECREF(error);
+    Py_XDECREF(handle_error(given.launch_failed, NULL, kernel, NULL)); /* it always raises */
     return NULL;
 }
 

@@ -2,6 +2,7 @@
  * Python. */
 
 #include "core.h"
+#include <stdarg.h>
 
 Types types;
 Given given;
@@ -91,12 +92,47 @@ PyObject *caught_error(void) {
 }
 
 void *raise_error(PyObject *error) {
-    if (error != NULL) {
+    PyObject *trace = NULL;
+    if (error != NULL && PyExceptionInstance_Check(error))
+        trace = PyException_GetTraceback(error);
+    if (trace != NULL) {
+        PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, trace);
+    } else if (error != NULL) {
         PyErr_Clear();
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
     }
     return NULL;
+}
+
+PyObject *handle_error(PyObject *object, PyObject *name, ...) {
+    PyObject *error = caught_error(), *context = PyException_GetContext(error), *result = NULL;
+    PyObject *arguments = PyList_New(0), *each;
+    int failed = arguments == NULL;
+    va_list objects;
+    va_start(objects, name);
+    while (!failed && (each = va_arg(objects, PyObject *)) != NULL)
+        failed = PyList_Append(arguments, each) < 0;
+    va_end(objects);
+    failed = failed || PyList_Append(arguments, error) < 0;
+    PyObject *tuple = failed ? NULL : PyList_AsTuple(arguments);
+    PyObject *function = tuple == NULL  ? NULL
+                         : name == NULL ? Py_NewRef(object)
+                                        : PyObject_GetAttr(object, name);
+    if (function != NULL)
+        result = PyObject_CallObject(function, tuple);
+    Py_XDECREF(function);
+    Py_XDECREF(tuple);
+    Py_XDECREF(arguments);
+    if (result == NULL && PyErr_Occurred()) {
+        PyObject *raised = caught_error();
+        if (raised == error)
+            PyException_SetContext(error, Py_XNewRef(context));
+        raise_error(raised);
+    }
+    Py_XDECREF(context);
+    Py_DECREF(error);
+    return result;
 }
 
 /* ---- Points: the tracer in force ---- */

@@ -70,6 +70,27 @@ PyObject *take_event(PyObject *device) {
     return event;
 }
 
+/* Lets an event be recorded again. Keeps the exception that is on its way. */
+int spare_event(PyObject *device, PyObject *event) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *spare = PyObject_GetAttr(device, names.spare_events);
+    PyObject *done = spare == NULL ? NULL : METHOD1(spare, names.append, event);
+    Py_XDECREF(spare);
+    Py_XDECREF(done);
+    if (type != NULL)
+        PyErr_Restore(type, error, trace);
+    return done == NULL ? -1 : 0;
+}
+
+/* After a call of the driver has failed: if the device is lost, has it raise its loss. Returns -1.
+ */
+int raise_if_loss(PyObject *device) {
+    if (given.DeviceLostError != NULL && PyErr_ExceptionMatches(given.DeviceLostError))
+        Py_XDECREF(handle_error(device, names.raise_lost, NULL)); /* it always raises */
+    return -1;
+}
+
 /* Records an event for a mark. */
 static int record(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
@@ -85,23 +106,9 @@ static int record(Timeline *self, Mark *mark) {
         Py_DECREF(event);
         return 0;
     }
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    PyObject *spare = PyObject_GetAttr(self->device, names.spare_events);
-    Py_XDECREF(spare == NULL ? NULL : METHOD1(spare, names.append, event));
-    Py_XDECREF(spare);
+    spare_event(self->device, event);
     Py_DECREF(event);
-    if (given.DeviceLostError != NULL && PyErr_GivenExceptionMatches(type, given.DeviceLostError))
-        Py_XDECREF(METHOD1(self->device, names.raise_lost, error)); /* raises it, or a new error */
-    if (PyErr_Occurred()) {
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-    } else {
-        PyErr_Restore(type, error, trace);
-    }
-    return -1;
+    return raise_if_loss(self->device);
 }
 
 static int close_timeline(Timeline *self) {
@@ -230,19 +237,8 @@ static int ask(Timeline *self, Mark *mark) {
     PyObject *answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
                                      : METHOD1(self->driver, names.query_event, event);
     Py_XDECREF(event);
-    if (answer == NULL) {
-        if (given.DeviceLostError != NULL && PyErr_ExceptionMatches(given.DeviceLostError)) {
-            PyObject *type, *error, *trace;
-            PyErr_Fetch(&type, &error, &trace);
-            PyErr_NormalizeException(&type, &error, &trace);
-            Py_XDECREF(
-                METHOD1(self->device, names.raise_lost, error)); /* raises it, or a new error */
-            Py_XDECREF(type);
-            Py_XDECREF(error);
-            Py_XDECREF(trace);
-        }
-        return -1;
-    }
+    if (answer == NULL)
+        return raise_if_loss(self->device);
     int passed = PyObject_IsTrue(answer);
     Py_DECREF(answer);
     return passed > 0 && note_passed(self, position) < 0 ? -1 : passed;
@@ -308,12 +304,8 @@ static void mark_finalize(PyObject *object) {
         return;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    PyObject *spare = PyObject_GetAttr(self->timeline->device, names.spare_events);
-    PyObject *done = spare == NULL ? NULL : METHOD1(spare, names.append, self->event);
-    if (done == NULL)
+    if (spare_event(self->timeline->device, self->event) < 0)
         PyErr_WriteUnraisable(object);
-    Py_XDECREF(spare);
-    Py_XDECREF(done);
     PyErr_Restore(type, error, trace);
 }
 

@@ -605,11 +605,7 @@ static PyMethodDef submission_methods[] = {
 
 /* After a failure: has Python clean up, and raises the error. */
 static PyObject *give_up(Context *context, PyObject *operation) {
-    PyObject *error = caught_error();
-    PyObject *raised =
-        PyObject_CallFunctionObjArgs(given.give_up, (PyObject *)context, operation, error, NULL);
-    Py_XDECREF(raised); /* it always raises */
-    Py_DECREF(error);
+    Py_XDECREF(handle_error(given.give_up, NULL, context, operation, NULL)); /* it always raises */
     return NULL;
 }
 
@@ -641,9 +637,9 @@ static PyObject *submit(PyObject *operation, PyObject *stream, PyObject *visible
     } else if (made == NULL && walk == NULL) {
         give_up(context, operation);
     } else if (made == NULL) {
-        PyObject *error = PyErr_Occurred() ? caught_error() : Py_NewRef(Py_None);
-        made = PyObject_CallFunctionObjArgs(given.submit_slowly, walk, error, NULL);
-        Py_DECREF(error);
+        made = PyErr_Occurred()
+                   ? handle_error(given.submit_slowly, NULL, walk, NULL)
+                   : PyObject_CallFunctionObjArgs(given.submit_slowly, walk, Py_None, NULL);
     }
     Py_XDECREF(result);
     Py_XDECREF(walk);
@@ -714,25 +710,11 @@ static int synchronize_on(Timeline *timeline, long long position, PyObject *devi
         done = METHOD1(timeline->driver, names.synchronize_event, event);
     }
     Py_XDECREF(done);
-    PyObject *error = done == NULL ? caught_error() : NULL;
-    PyObject *spare = PyObject_GetAttr(device, names.spare_events);
-    PyObject *kept = spare == NULL ? NULL : METHOD1(spare, names.append, event);
-    Py_XDECREF(spare);
+    int failed = spare_event(device, event);
     Py_DECREF(event);
-    if (error != NULL) {
-        PyErr_Clear();
-        if (PyErr_GivenExceptionMatches(error, given.DeviceLostError))
-            Py_XDECREF(METHOD1(device, names.raise_lost, error)); /* raises it, or a new error */
-        if (!PyErr_Occurred())
-            raise_error(Py_NewRef(error));
-        Py_DECREF(error);
-        Py_XDECREF(kept);
-        return -1;
-    }
-    if (kept == NULL)
-        return -1;
-    Py_DECREF(kept);
-    return note_passed(timeline, position);
+    if (done == NULL)
+        return raise_if_loss(device);
+    return failed ? -1 : note_passed(timeline, position);
 }
 
 static int synchronize_past(Timeline *timeline, long long position) {
@@ -772,12 +754,8 @@ static PyObject *core_run_blocking(PyObject *module, PyObject *const *arguments,
     Py_DECREF(
         (PyObject *)context); /* its objects are freed while the device works, and not afterwards */
     if (synchronize_past(timeline, position) < 0) {
-        PyObject *error = caught_error();
-        PyObject *raised =
-            PyObject_CallFunctionObjArgs(given.give_up_blocked, operation, (PyObject *)timeline,
-                                         kept, faults, result, error, NULL);
-        Py_XDECREF(raised); /* it always raises */
-        Py_DECREF(error);
+        Py_XDECREF(handle_error(given.give_up_blocked, NULL, operation, timeline, kept, faults,
+                                result, NULL)); /* it always raises */
         Py_CLEAR(result);
     } else if (count_completed(timeline) < 0 ||
                raise_faults(faults, NULL, operation, timeline) < 0) {

@@ -969,25 +969,17 @@ PyObject *run_through(PyObject *operation, Context *context) {
     PyObject *alone = execute_alone(operation, context);
     if (alone != NULL)
         return alone;
-    if (PyErr_Occurred()) {
-        PyObject *error = caught_error();
-        alone = PyObject_CallFunctionObjArgs(given.failed_to_execute, operation,
-                                             (PyObject *)context, error, NULL);
-        Py_DECREF(error);
-        return alone;
-    }
+    if (PyErr_Occurred())
+        return handle_error(given.failed_to_execute, NULL, operation, context, NULL);
     Walk *walk = (Walk *)new_walk(operation, context);
     if (walk == NULL)
         return NULL;
-    PyObject *result = NULL;
-    if (advance(walk, 0) > 0) {
+    PyObject *result;
+    if (advance(walk, 0) > 0)
         result =
             walk->result == NULL ? missing((PyObject *)walk, "result") : Py_NewRef(walk->result);
-    } else {
-        PyObject *error = caught_error();
-        result = METHOD1(walk, names._caught, error);
-        Py_DECREF(error);
-    }
+    else
+        result = handle_error((PyObject *)walk, names._caught, NULL);
     Py_DECREF((PyObject *)walk);
     return result;
 }
