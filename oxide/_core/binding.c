@@ -272,7 +272,7 @@ static int add_bytes(Bytes *bytes, PyObject *piece) {
 /* Adds the padding before a box's address. */
 static int add_padding(Bytes *bytes, Slot *slot) {
     if (slot->before < 0)
-        return missing((PyObject *)slot, "padding") == NULL ? -1 : 0;
+        return LACKS(slot, "padding");
     char *place = more(bytes, (size_t)slot->before);
     if (place == NULL)
         return -1;
@@ -410,7 +410,7 @@ static int bind_other(Binding *binding, Slot *slot, PyObject *argument) {
     for (Py_ssize_t i = 0; done > 0 && i < PyTuple_Size(boxes); i++) {
         PyObject *box = PyTuple_GetItem(boxes, i);
         if (!PyObject_TypeCheck(box, types.box) || ((Box *)box)->allocation == NULL)
-            done = missing(box, "_allocation") == NULL ? -1 : 0;
+            done = LACKS(box, "_allocation");
         else
             done = use(binding, &binding->writes, ((Box *)box)->allocation);
     }
@@ -674,7 +674,7 @@ static int configured_init(PyObject *object, PyObject *arguments, PyObject *keyw
             return -1;
         if ((PyObject *)Py_TYPE(checked) != given.Config) {
             Py_DECREF(checked);
-            return missing(config, "grid") == NULL ? -1 : 0;
+            return LACKS(config, "grid");
         }
     }
     PyObject *launches = PyObject_GetAttr(kernel, names.launches);

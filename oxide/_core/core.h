@@ -369,6 +369,10 @@ void free_object(PyObject *self);
 
 /* Raises TypeError for an object whose field was never set, and returns NULL. */
 PyObject *missing(PyObject *object, const char *field);
+#define LACKS(object, field) (missing((PyObject *)(object), field), -1)
+
+/* Drops the result of a call that only succeeds or fails. Returns 0, or -1 for NULL. */
+int drop_result(PyObject *result);
 
 /* Returns the attribute's truth, or -1. */
 int is_true(PyObject *object, PyObject *name);

@@ -81,9 +81,7 @@ static int note_dropped(PyObject *object) {
     if (given.unused == NULL || given.report_unused == NULL)
         return 0;
     if (given.is_ended != NULL && PyList_Size(given.is_ended) > 0) {
-        PyObject *done = PyObject_CallFunctionObjArgs(given.complain, object, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
+        return drop_result(PyObject_CallFunctionObjArgs(given.complain, object, NULL));
     }
     /* Not ``sys._getframe()``: on CPython 3.11 a collection may run while a call of a coroutine
        function moves its frame to the new coroutine, and it returns the old one. This function

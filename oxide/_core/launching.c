@@ -266,7 +266,7 @@ static volatile uint32_t *flag_of(Report *self, Py_ssize_t number) {
 static int next_word(Report *self, PyObject *special, PyObject *place, uint64_t *word) {
     Py_ssize_t number = launches_of(self);
     if (number >= RECORDS || self->address == 0)
-        return missing((PyObject *)self, "record") == NULL ? -1 : 0;
+        return LACKS(self, "record");
     if (*flag_of(self, number)) { /* an earlier launch claimed it; an unclaimed record is zero */
         PyObject *at = PyLong_FromSsize_t(number),
                  *done = at == NULL ? NULL : METHOD1(self->records, names.clear, at);

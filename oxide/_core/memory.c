@@ -209,7 +209,7 @@ static int collect_block(Pool *self, PyObject *entry) {
     PyObject *found =
         PyTuple_Check(entry) && PyTuple_Size(entry) == 2 ? PyTuple_GetItem(entry, 0) : NULL;
     if (found == NULL || !PyObject_TypeCheck(found, types.block))
-        return missing(self->returned, "block") == NULL ? -1 : 0;
+        return LACKS(self->returned, "block");
     Block *block = (Block *)found;
     long long user = PyLong_AsLongLong(PyTuple_GetItem(entry, 1));
     if (user == -1 && PyErr_Occurred())
@@ -377,7 +377,7 @@ static int add_copy(HostCopies *self, PyObject *timeline, long long position) {
     if (entry == NULL && PyErr_Occurred())
         return -1;
     if (entry != NULL && (!PyTuple_Check(entry) || PyTuple_Size(entry) != 2))
-        return missing((PyObject *)self, "_last") == NULL ? -1 : 0;
+        return LACKS(self, "_last");
     long long before = entry == NULL ? 0 : PyLong_AsLongLong(PyTuple_GetItem(entry, 1));
     if (before == -1 && PyErr_Occurred())
         return -1;
@@ -415,7 +415,7 @@ int note_host_copy(Context *context, PyObject *array) {
     }
     HostCopies *copies = (HostCopies *)context->copies;
     if (!PyObject_TypeCheck((PyObject *)copies, types.host_copies) || context->timeline == NULL)
-        return missing((PyObject *)context, "copies") == NULL ? -1 : 0;
+        return LACKS(context, "copies");
     if (!IS_NONE(context->recording))
         copies->recorded = ++copies->count;
     else if (add_copy(copies, (PyObject *)context->timeline, ++context->timeline->position) < 0)
@@ -424,21 +424,17 @@ int note_host_copy(Context *context, PyObject *array) {
         array == Py_None || context->waitless == NULL ? 0 : PyObject_Size(context->waitless);
     if (named <= 0)
         return (int)named;
-    PyObject *done =
-        PyObject_CallFunctionObjArgs(given.note_array, (PyObject *)context, array, NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(
+        PyObject_CallFunctionObjArgs(given.note_array, (PyObject *)context, array, NULL));
 }
 
 /* Submits one ordered copy between a box and page-locked memory. */
 static int copy_host(Context *context, Box *box, PyObject *host, int up) {
     if (!IS_NONE(context->recording) || box->allocation == NULL || context->timeline == NULL ||
         context->driver == NULL) {
-        PyObject *done =
-            PyObject_CallFunctionObjArgs(given.copy_host, (PyObject *)context, (PyObject *)box,
-                                         host, up ? Py_True : Py_False, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
+        return drop_result(PyObject_CallFunctionObjArgs(given.copy_host, (PyObject *)context,
+                                                        (PyObject *)box, host,
+                                                        up ? Py_True : Py_False, NULL));
     }
     PyObject *address = PyLong_FromUnsignedLongLong(box->address),
              *size = PyLong_FromSsize_t(box->nbytes);

@@ -56,6 +56,11 @@ PyObject *missing(PyObject *object, const char *field) {
     return NULL;
 }
 
+int drop_result(PyObject *result) {
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 int is_true(PyObject *object, PyObject *name) {
     PyObject *value = PyObject_GetAttr(object, name);
     if (value == NULL)

@@ -94,7 +94,7 @@ int raise_if_loss(PyObject *device) {
 /* Records an event for a mark. */
 static int record(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
-        return missing((PyObject *)self, "device") == NULL ? -1 : 0;
+        return LACKS(self, "device");
     PyObject *event = take_event(self->device);
     if (event == NULL)
         return -1;
@@ -221,7 +221,7 @@ static PyObject *timeline_note_passed(PyObject *self, PyObject *number) {
  * stream's work. */
 static int ask(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
-        return missing((PyObject *)self, "device") == NULL ? -1 : 0;
+        return LACKS(self, "device");
     PyObject *lost = PyObject_GetAttr(self->device, names.lost);
     if (lost == NULL)
         return -1;
@@ -312,7 +312,7 @@ static void mark_finalize(PyObject *object) {
 int mark_passed(Mark *self) {
     Timeline *timeline = self->timeline;
     if (timeline == NULL)
-        return missing((PyObject *)self, "timeline") == NULL ? -1 : 0;
+        return LACKS(self, "timeline");
     if (self->position <= timeline->seen)
         return 1;
     int passed = ask(timeline, self);
@@ -580,9 +580,7 @@ static int order_use(Timeline *timeline, Allocation *used, int writes) {
         return 0;
     if (!claimed && after_reads && writer != NULL && used->written_at <= writer->seen)
         return waits_avoided(timeline);
-    PyObject *done = METHOD1(used, writes ? names.order_write : names.order_read, timeline);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD1(used, writes ? names.order_write : names.order_read, timeline));
 }
 
 /* Orders work that is about to be submitted after earlier uses of its memory. Call it with the lock

@@ -57,7 +57,7 @@ static int set_context(Context *self, PyObject *stream, PyObject *recording, PyO
     if (!PyObject_TypeCheck(found, types.timeline) || timeline->device == NULL ||
         timeline->driver == NULL || timeline->runtime == NULL) {
         Py_DECREF(found);
-        return missing(stream, "_timeline") == NULL ? -1 : 0;
+        return LACKS(stream, "_timeline");
     }
     SET(self->kept, NULL);
     SET(self->faults, NULL);
@@ -110,7 +110,7 @@ static int context_init(PyObject *object, PyObject *arguments, PyObject *keyword
 static int order(Context *self, PyObject *reads, PyObject *writes,
                  int (*function)(Context *, Allocation **, int, int)) {
     if (self->timeline == NULL)
-        return missing((PyObject *)self, "timeline") == NULL ? -1 : 0;
+        return LACKS(self, "timeline");
     PyObject *lists[] = {reads, writes};
     Py_ssize_t sizes[2];
     if ((sizes[0] = PySequence_Size(reads)) < 0 || (sizes[1] = PySequence_Size(writes)) < 0)
@@ -331,7 +331,7 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
 static int sweep(Timeline *timeline) {
     PyObject *queues = timeline->queues;
     if (queues == NULL || !PyTuple_Check(queues))
-        return missing((PyObject *)timeline, "_queues") == NULL ? -1 : 0;
+        return LACKS(timeline, "_queues");
     Py_INCREF(queues);
     int pending = any_waits(queues, NULL);
     /* Python asks for the other work first: a free makes a stream busy, and the work would seem to
@@ -450,9 +450,7 @@ static PyObject *title_of(PyObject *operation) {
 static int wait_for_joined(Context *context) {
     if (context->joined == empty_tuple || context->joined == NULL)
         return 0;
-    PyObject *done = METHOD0(context, names.wait_for_joined);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD0(context, names.wait_for_joined));
 }
 
 static int settle(Context *context, long long position) {
@@ -470,7 +468,7 @@ static int settle(Context *context, long long position) {
 
 static int set_submission(Submission *self, Context *context, PyObject *result, PyObject *title) {
     if (context->timeline == NULL || context->kept == NULL || context->faults == NULL)
-        return missing((PyObject *)context, "timeline") == NULL ? -1 : 0;
+        return LACKS(context, "timeline");
     SET(self->result, result);
     SET(self->title, title);
     SET(self->faults, context->faults);
@@ -487,7 +485,7 @@ static int set_submission(Submission *self, Context *context, PyObject *result, 
     self->open = 1; /* before the hold: abandoning a mark that is not held does nothing */
     PyObject *table = context->timeline->in_flight;
     if (table == NULL || !PyDict_Check(table))
-        return missing((PyObject *)context->timeline, "_in_flight") == NULL ? -1 : 0;
+        return LACKS(context->timeline, "_in_flight");
     return PyDict_SetItem(table, self->mark, context->kept);
 }
 
@@ -505,10 +503,8 @@ static int submission_init(PyObject *object, PyObject *arguments, PyObject *keyw
 }
 
 static int count_completed(Timeline *timeline) {
-    PyObject *done = timeline->completed == NULL ? missing((PyObject *)timeline, "_completed")
-                                                 : PyObject_CallNoArgs(timeline->completed);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(timeline->completed == NULL ? missing((PyObject *)timeline, "_completed")
+                                                   : PyObject_CallNoArgs(timeline->completed));
 }
 
 /* Raises the fault that a kernel reported, with the operation's name. */
@@ -672,10 +668,8 @@ static PyObject *core_submit_at_once(PyObject *module, PyObject *const *argument
     PyObject *operation = arguments[0];
     int waits = may_wait(operation);
     if (waits > 0) {
-        PyObject *looked =
-            PyObject_CallFunctionObjArgs(given.refuse_waiting, operation, arguments[2], NULL);
-        waits = looked == NULL ? -1 : 0;
-        Py_XDECREF(looked);
+        waits = drop_result(
+            PyObject_CallFunctionObjArgs(given.refuse_waiting, operation, arguments[2], NULL));
     }
     Context *context = waits < 0 ? NULL : context_for(operation, arguments[1], NULL, 1);
     if (context == NULL)
@@ -720,7 +714,7 @@ static int synchronize_on(Timeline *timeline, long long position, PyObject *devi
 static int synchronize_past(Timeline *timeline, long long position) {
     PyObject *device = Py_XNewRef(timeline->device);
     if (device == NULL)
-        return missing((PyObject *)timeline, "device") == NULL ? -1 : 0;
+        return LACKS(timeline, "device");
     int failed = synchronize_on(timeline, position, device);
     Py_DECREF(device);
     return failed;

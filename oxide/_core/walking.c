@@ -28,9 +28,7 @@ int mark_used(PyObject *operation) {
         ((Operation *)operation)->used = 1;
         return 0;
     }
-    PyObject *done = METHOD0(operation, names.consume);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD0(operation, names.consume));
 }
 
 /* Tells the tracer, if there is one, that an operation is built. */
@@ -219,7 +217,7 @@ static int is_bare(PyObject *source) {
 /* Fills a new stage. Returns 0, or -1 with an error; the source counts as used in either case. */
 static int set_stage(Stage *self, PyObject *source, PyObject *function, PyObject *name, int kind) {
     if (!PyObject_TypeCheck(source, types.operation))
-        return missing(source, "and_then") == NULL ? -1 : 0;
+        return LACKS(source, "and_then");
     if (is_made((PyObject *)self, self->source) || is_bare(source))
         return -1;
     Operation *before = (Operation *)source;
@@ -415,10 +413,8 @@ static int require_data(Stage *stage, Frame *frame, Context *context, PyObject *
     int failed = number == -1 && PyErr_Occurred() ? -1 : 0;
     if (!failed && number > frame->copies) {
         SET(frame->data, Py_None);
-        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)stage, names.require_data, frame,
-                                                    copies, result, NULL);
-        failed = done == NULL ? -1 : 0;
-        Py_XDECREF(done);
+        failed = drop_result(PyObject_CallMethodObjArgs((PyObject *)stage, names.require_data,
+                                                        frame, copies, result, NULL));
     }
     Py_DECREF(copies);
     return failed;
@@ -621,7 +617,7 @@ static int zip_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     int same = count > 0;
     for (Py_ssize_t i = 0; i < count; i++)
         if (!PyObject_TypeCheck(PyTuple_GetItem(parts, i), types.operation))
-            return missing(PyTuple_GetItem(parts, i), "and_then") == NULL ? -1 : 0;
+            return LACKS(PyTuple_GetItem(parts, i), "and_then");
     for (Py_ssize_t i = 0; same > 0 && i < count; i++) {
         Operation *part = (Operation *)PyTuple_GetItem(parts, i),
                   *first = (Operation *)PyTuple_GetItem(parts, 0);
@@ -792,6 +788,20 @@ static Frame *frame_at(Walk *walk, Py_ssize_t at) {
     return (Frame *)frame;
 }
 
+/* Tells the tracer that the thread goes on with the operation of the last frame. */
+static int tell_tracer_of_frame(Walk *walk) {
+    Frame *frame = frame_at(walk, PyList_Size(walk->frames) - 1);
+    Context *context = frame == NULL ? NULL : context_of(frame->inner);
+    if (context == NULL || frame->operation == NULL)
+        return frame == NULL || context == NULL ? -1 : LACKS(frame, "operation");
+    Py_INCREF((PyObject *)frame);
+    Py_INCREF((PyObject *)context);
+    int told = tell_tracer(context, frame->operation);
+    Py_DECREF((PyObject *)context);
+    Py_DECREF((PyObject *)frame);
+    return told;
+}
+
 /* Begins ``part``, which is ``walk->part`` unless it is placed elsewhere. Returns 1 if the walk has
    its result, 0 if a frame is to be stepped, -1 with an exception. The caller has references to
    both. */
@@ -832,13 +842,12 @@ static int begin(Walk *walk, PyObject *part, Context *context, int traced) {
     Py_DECREF(result);
     if (depth == 0)
         return 1;
-    Frame *below = traced ? frame_at(walk, depth - 1) : NULL;
-    return !traced ? 0 : below == NULL ? -1 : tell_tracer(context, below->operation);
+    return traced ? tell_tracer_of_frame(walk) : 0;
 }
 
 static int begin_part(Walk *walk, Context *context, int traced) {
     if (!PyObject_TypeCheck(walk->part, types.operation))
-        return missing(walk->part, "execute") == NULL ? -1 : 0;
+        return LACKS(walk->part, "execute");
     PyObject *part = Py_NewRef(walk->part);
     Operation *operation = (Operation *)part;
     operation->used = 1;
@@ -883,9 +892,7 @@ static int step_frame(Walk *walk, Py_ssize_t at, int traced) {
             Py_CLEAR(walk->given);
             done = 1;
         } else if (done == 0 && traced) {
-            Frame *below = frame_at(walk, at - 1);
-            Context *inner = below == NULL ? NULL : context_of(below->inner);
-            done = inner == NULL ? -1 : tell_tracer(inner, below->operation);
+            done = tell_tracer_of_frame(walk);
         }
         Py_XDECREF(result);
     }
@@ -898,7 +905,7 @@ static int step_frame(Walk *walk, Py_ssize_t at, int traced) {
    operation that has raised it when it was begun, or NULL if the step of the last frame has. */
 static int advance(Walk *walk, int traced) {
     if (walk->frames == NULL)
-        return missing((PyObject *)walk, "frames") == NULL ? -1 : 0;
+        return LACKS(walk, "frames");
     for (;;) {
         Py_ssize_t depth = PyList_Size(walk->frames);
         int done = 0;
@@ -915,9 +922,7 @@ static int advance(Walk *walk, int traced) {
             depth = PyList_Size(walk->frames);
         }
         if (done == 0)
-            done = depth > 0                                   ? step_frame(walk, depth - 1, traced)
-                   : missing((PyObject *)walk, "part") == NULL ? -1
-                                                               : 0;
+            done = depth > 0 ? step_frame(walk, depth - 1, traced) : LACKS(walk, "part");
         if (done != 0)
             return done;
     }
