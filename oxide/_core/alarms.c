@@ -17,8 +17,7 @@ static void notify(void *argument) {
     (void)ignored; /* a full descriptor is readable already */
 }
 
-static PyObject *make_alarm(PyObject *module, PyObject *descriptor) {
-    (void)module;
+static PyObject *make_alarm(PyObject *Py_UNUSED(module), PyObject *descriptor) {
     long number = PyLong_AsLong(descriptor);
     if (number == -1 && PyErr_Occurred())
         return NULL;

@@ -82,10 +82,8 @@ static PyObject *plan_compile(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "O!O!O!Sp", &PyTuple_Type, &slots, &PyTuple_Type, &outputs,
                           &PyTuple_Type, &captured, &end, &bound))
         return NULL;
-    if (self->array != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a plan is compiled once");
-        return NULL;
-    }
+    if (self->array != NULL)
+        return refuse("a plan is compiled once");
     Py_ssize_t count = PyTuple_Size(slots);
     Slot **array = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *array);
     if (array == NULL)
@@ -133,10 +131,8 @@ static PyMemberDef config_members[] = {
 };
 
 static int sizes_of(PyObject *tuple, unsigned *sizes) {
-    if (!PyTuple_CheckExact(tuple) || PyTuple_Size(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "a grid and a block are tuples of three ints");
-        return -1;
-    }
+    if (!PyTuple_CheckExact(tuple) || PyTuple_Size(tuple) != 3)
+        return REFUSED("a grid and a block are tuples of three ints");
     for (int axis = 0; axis < 3; axis++) {
         unsigned long size = PyLong_AsUnsignedLong(PyTuple_GetItem(tuple, axis));
         if (size == (unsigned long)-1 && PyErr_Occurred())
@@ -203,10 +199,8 @@ static PyObject *config_set(PyObject *object, PyObject *arguments) {
         return NULL;
     if (sizes_of(grid, sizes) < 0 || sizes_of(block, sizes + 3) < 0)
         return NULL;
-    if (self->grid != NULL || bytes > UINT32_MAX) {
-        PyErr_SetString(PyExc_TypeError, "a configuration is set once");
-        return NULL;
-    }
+    if (self->grid != NULL || bytes > UINT32_MAX)
+        return refuse("a configuration is set once");
     sizes[6] = (unsigned)bytes;
     memcpy(self->sizes, sizes, sizeof sizes);
     SET(self->grid, grid);
@@ -656,12 +650,8 @@ static PyMemberDef configured_members[] = {
 static int configured_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Configured *self = (Configured *)object;
     PyObject *kernel, *config;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "OO", &kernel, &config)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError,
-                            "a kernel is configured by a LaunchConfig or by a grid and a block");
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "OO", &kernel, &config))
         return -1;
-    }
     PyObject *checked =
         PyTuple_CheckExact(config) && PyTuple_Size(config) == 2 ? new_config(config) : NULL;
     if (checked == NULL && (config == Py_None || (PyObject *)Py_TYPE(config) == given.Config))

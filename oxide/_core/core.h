@@ -371,6 +371,10 @@ void free_object(PyObject *self);
 PyObject *missing(PyObject *object, const char *field);
 #define LACKS(object, field) (missing((PyObject *)(object), field), -1)
 
+/* Raises TypeError, and returns NULL or -1. */
+void *refuse(const char *message);
+#define REFUSED(message) (refuse(message), -1)
+
 /* Drops the result of a call that only succeeds or fails. Returns 0, or -1 for NULL. */
 int drop_result(PyObject *result);
 
@@ -380,6 +384,11 @@ int is_true(PyObject *object, PyObject *name);
 /* Returns whether two objects are equal, or -1. Holds references to them: their ``__eq__`` may drop
  * the last others. */
 int is_equal(PyObject *object, PyObject *other);
+
+/* Each returns 1 with TypeError, or 0: for a constructor that takes no keywords, and for one that
+   has set ``field`` before. */
+int has_keywords(PyObject *self, PyObject *keywords);
+int is_made(PyObject *self, void *field);
 
 /* Returns the size of a list, and 0 for anything else: a field that Python may have set to it, or
  * deleted. */
@@ -433,6 +442,12 @@ int walk_on(PyObject *walk); /* as ``Walk.advance``: returns 1 with the result, 
 
 /* finalisers.c */
 void finalize_unused(PyObject *self);
+/* Calls what a finaliser does, and reports its error. Keeps the exception that is on its way. */
+void finalize_by(int (*function)(PyObject *), PyObject *self);
+#define FINALIZER(name, function) \
+    static void name(PyObject *self) { \
+        finalize_by(function, self); \
+    }
 
 /* module.c: takes the exception that is raised, with its traceback. */
 PyObject *caught_error(void);

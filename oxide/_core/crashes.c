@@ -30,8 +30,7 @@ static _Atomic(struct table *) in_force;
 static const int signals[] = {SIGSEGV, SIGBUS};
 static struct sigaction before[2];
 
-static void report(int number, siginfo_t *information, void *context) {
-    (void)information;
+static void report(int number, siginfo_t *Py_UNUSED(information), void *context) {
 #if defined(__x86_64__)
     uintptr_t counter = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
 #else
@@ -51,8 +50,7 @@ static void report(int number, siginfo_t *information, void *context) {
     sigaction(number, &before[number == SIGSEGV ? 0 : 1], NULL);
 }
 
-static PyObject *watch_kernel(PyObject *module, PyObject *arguments) {
-    (void)module;
+static PyObject *watch_kernel(PyObject *Py_UNUSED(module), PyObject *arguments) {
     unsigned long long first, end;
     const char *text;
     Py_ssize_t length;
@@ -99,8 +97,7 @@ int add_crash_reports(PyObject *module) {
     return PyModule_AddFunctions(module, methods);
 }
 #else
-int add_crash_reports(PyObject *module) {
-    (void)module;
+int add_crash_reports(PyObject *Py_UNUSED(module)) {
     return 0;
 }
 #endif

@@ -4,25 +4,29 @@
 
 #include "core.h"
 
+void finalize_by(int (*function)(PyObject *), PyObject *self) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (function(self) < 0)
+        PyErr_WriteUnraisable(self);
+    PyErr_Restore(type, error, trace);
+}
+
 /* ---- Dropping: an object that makes one call of a C function when it is dropped ---- */
 
 FIELDS_OF(Dropping, AT(Dropping, drop))
 static PyMemberDef dropping_members[] = {{"_drop", T_OBJECT, AT(Dropping, drop), 0, NULL}, {NULL}};
 
-static void dropping_finalize(PyObject *self) {
+static int call_drop(PyObject *self) {
     PyObject *drop = ((Dropping *)self)->drop;
     if (IS_NONE(drop))
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
+        return 0;
     Py_INCREF(drop);
-    PyObject *done = PyObject_CallNoArgs(drop);
+    int failed = drop_result(PyObject_CallNoArgs(drop));
     Py_DECREF(drop);
-    if (done == NULL)
-        PyErr_WriteUnraisable(self);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+    return failed;
 }
+FINALIZER(dropping_finalize, call_drop)
 
 /* ---- Calls that Python makes soon, in the main thread, between two bytecodes, as it calls a
    signal handler. So an interrupt during the call reaches the program. ---- */
@@ -30,8 +34,7 @@ static void dropping_finalize(PyObject *self) {
 static PyObject *waiting; /* a list of pairs of a function and its argument */
 static char asked, reports;
 
-static int call_waiting(void *nothing) {
-    (void)nothing;
+static int call_waiting(void *Py_UNUSED(nothing)) {
     asked = 0;
     while (PyList_Size(waiting) > 0) {
         PyObject *call = Py_NewRef(PyList_GetItem(waiting, 0));
@@ -64,12 +67,10 @@ static int call_soon(PyObject *function, PyObject *argument) {
     return failed;
 }
 
-static PyObject *core_call_soon(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "call_soon takes a function and its argument");
-        return NULL;
-    }
+static PyObject *core_call_soon(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                Py_ssize_t count) {
+    if (count != 2)
+        return refuse("call_soon takes a function and its argument");
     return call_soon(arguments[0], arguments[1]) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -100,15 +101,10 @@ static int note_dropped(PyObject *object) {
 }
 
 void finalize_unused(PyObject *self) {
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (note_dropped(self) < 0)
-        PyErr_WriteUnraisable(self);
-    PyErr_Restore(type, error, trace);
+    finalize_by(note_dropped, self);
 }
 
-static PyObject *note(PyObject *module, PyObject *object) {
-    (void)module;
+static PyObject *note(PyObject *Py_UNUSED(module), PyObject *object) {
     return note_dropped(object) < 0 ? NULL : Py_NewRef(Py_None);
 }
 

@@ -49,8 +49,7 @@ static int report_init(PyObject *object, PyObject *arguments, PyObject *keywords
     return set_report((GraphReport *)object, page, number, kernels, place);
 }
 
-static PyObject *report_claimed(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *report_claimed(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     GraphReport *self = (GraphReport *)object;
     return PyBool_FromLong(self->page != NULL && self->address &&
                            *(volatile uint32_t *)(uintptr_t)self->address != 0);
@@ -117,13 +116,11 @@ static PyObject *uses_of(Captured *self, int from, int to) {
     return uses;
 }
 
-static PyObject *captured_reads(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *captured_reads(PyObject *self, void *Py_UNUSED(closure)) {
     return uses_of((Captured *)self, 0, ((Captured *)self)->reads);
 }
 
-static PyObject *captured_writes(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *captured_writes(PyObject *self, void *Py_UNUSED(closure)) {
     return uses_of((Captured *)self, ((Captured *)self)->reads,
                    ((Captured *)self)->reads + ((Captured *)self)->writes);
 }
@@ -144,10 +141,8 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
                           &plain))
         return NULL;
     Py_ssize_t reads = PyList_Size(lists[0]), writes = PyList_Size(lists[1]);
-    if (self->uses != NULL || reads + writes > INT32_MAX) {
-        PyErr_SetString(PyExc_TypeError, "the uses of a graph are set once");
-        return NULL;
-    }
+    if (self->uses != NULL || reads + writes > INT32_MAX)
+        return refuse("the uses of a graph are set once");
     for (Py_ssize_t i = 0; i < reads + writes; i++)
         if (allocation_of(PyList_GetItem(lists[i >= reads], i >= reads ? i - reads : i)) == NULL)
             return NULL;
@@ -240,10 +235,8 @@ static int is_plain(Captured *self) {
 
 static PyObject *captured_launch(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Captured *self = (Captured *)object;
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch takes a context and the sources of the inputs");
-        return NULL;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context))
+        return refuse("a launch takes a context and the sources of the inputs");
     Context *context = (Context *)arguments[0];
     if (context->kept == NULL || context->faults == NULL || context->timeline == NULL ||
         context->driver == NULL)
@@ -293,27 +286,15 @@ static PyMemberDef launch_members[] = {
 static int launch_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     GraphLaunch *self = (GraphLaunch *)object;
     PyObject *graph, *device, *sources;
-    if (keywords != NULL ||
-        !PyArg_ParseTuple(arguments, "OOO!", &graph, &device, &PyTuple_Type, &sources)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError,
-                            "a launch takes a graph, its device and the sources of the inputs");
-        return -1;
-    }
-    if (self->graph != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a launch is made once");
-        return -1;
-    }
-    PyObject *none = PyTuple_New(0);
-    if (none == NULL)
+    if (has_keywords(object, keywords) ||
+        !PyArg_ParseTuple(arguments, "OOO!", &graph, &device, &PyTuple_Type, &sources) ||
+        is_made(object, self->graph))
         return -1;
     SET(self->graph, graph);
     SET(self->sources, sources);
     self->base.placed = 1;
     SET(self->base.placement, device);
-    int failed = begin_operation(&self->base, none);
-    Py_DECREF(none);
-    return failed;
+    return begin_operation(&self->base, NULL);
 }
 
 PyObject *execute_graph_launch(GraphLaunch *self, Context *context) {
@@ -335,10 +316,8 @@ PyObject *execute_graph_launch(GraphLaunch *self, Context *context) {
 }
 
 static PyObject *graph_launch_execute(PyObject *self, PyObject *context) {
-    if (!PyObject_TypeCheck(context, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch is executed in an ExecutionContext");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(context, types.context))
+        return refuse("a launch is executed in an ExecutionContext");
     return execute_graph_launch((GraphLaunch *)self, (Context *)context);
 }
 

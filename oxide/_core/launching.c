@@ -48,10 +48,8 @@ static int size_of(PyObject *number, unsigned *result) {
 }
 
 static int three_sizes(PyObject *tuple, unsigned *result) {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "grid and block are tuples of three ints");
-        return -1;
-    }
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 3)
+        return REFUSED("grid and block are tuples of three ints");
     for (int axis = 0; axis < 3; axis++)
         if (size_of(PyTuple_GetItem(tuple, axis), &result[axis]) < 0)
             return -1;
@@ -73,8 +71,8 @@ static int entry(PyObject *number, unsigned long long *result) {
     return 0;
 }
 
-static PyObject *core_launch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_launch(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                             Py_ssize_t count) {
     unsigned long long function, kernel, stream;
     unsigned sizes[7];
     char *params;
@@ -206,18 +204,13 @@ static PyMemberDef report_members[] = {
     {NULL},
 };
 
-static void report_finalize(PyObject *object) {
+static int give_records_back(PyObject *object) {
     Report *self = (Report *)object;
     if (self->records == NULL || self->give_back == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *done = PyObject_CallFunctionObjArgs(self->give_back, self->records, NULL);
-    if (done == NULL)
-        PyErr_WriteUnraisable(object);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return drop_result(PyObject_CallFunctionObjArgs(self->give_back, self->records, NULL));
 }
+FINALIZER(report_finalize, give_records_back)
 
 /* Returns a report with free records, which it takes from the pool in one step: no interrupt can
  * lose them. */
@@ -292,10 +285,8 @@ static int next_word(Report *self, PyObject *special, PyObject *place, uint64_t 
 
 static PyObject *report_next_word(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     uint64_t word;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "next_word takes a specialization and a place");
-        return NULL;
-    }
+    if (count != 2)
+        return refuse("next_word takes a specialization and a place");
     return next_word((Report *)self, arguments[0], arguments[1], &word) < 0
                ? NULL
                : PyBytes_FromStringAndSize((char *)&word, sizeof word);
@@ -308,13 +299,11 @@ static int report_is_claimed(Report *self) {
     return 0;
 }
 
-static PyObject *report_claimed(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *report_claimed(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return PyBool_FromLong(report_is_claimed((Report *)self));
 }
 
-static PyObject *report_full(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *report_full(PyObject *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(launches_of((Report *)self) >= RECORDS);
 }
 
@@ -341,8 +330,7 @@ static PyGetSetDef report_properties[] = {
     {NULL},
 };
 
-static PyObject *core_new_report(PyObject *module, PyObject *pool) {
-    (void)module;
+static PyObject *core_new_report(PyObject *Py_UNUSED(module), PyObject *pool) {
     return new_report(pool);
 }
 
@@ -418,8 +406,8 @@ static PyMemberDef launch_members[] = {
     {NULL},
 };
 
-static PyObject *launch_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *launch_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                            PyObject *Py_UNUSED(keywords)) {
     Launch *self = (Launch *)PyType_GenericAlloc(type, 0);
     if (self != NULL)
         self->uses = self->few;
@@ -434,29 +422,23 @@ static PyObject *uses_of(Launch *self, int from, int to) {
     return uses;
 }
 
-static PyObject *launch_reads(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *launch_reads(PyObject *self, void *Py_UNUSED(closure)) {
     return uses_of((Launch *)self, 0, ((Launch *)self)->reads);
 }
 
-static PyObject *launch_writes(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *launch_writes(PyObject *self, void *Py_UNUSED(closure)) {
     return uses_of((Launch *)self, ((Launch *)self)->reads,
                    ((Launch *)self)->reads + ((Launch *)self)->writes);
 }
 
-static PyObject *launch_parts(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *launch_parts(PyObject *self, void *Py_UNUSED(closure)) {
     PyObject *parts = ((Launch *)self)->parts;
     return parts == NULL ? PyTuple_New(0) : Py_NewRef(parts);
 }
 
-static int launch_set_parts(PyObject *self, PyObject *parts, void *closure) {
-    (void)closure;
-    if (parts == NULL || !PyTuple_Check(parts)) {
-        PyErr_SetString(PyExc_TypeError, "the parts of a launch are a tuple");
-        return -1;
-    }
+static int launch_set_parts(PyObject *self, PyObject *parts, void *Py_UNUSED(closure)) {
+    if (parts == NULL || !PyTuple_Check(parts))
+        return REFUSED("the parts of a launch are a tuple");
     SET(((Launch *)self)->parts, parts);
     return 0;
 }
@@ -469,11 +451,8 @@ static PyGetSetDef launch_properties[] = {
 };
 
 static PyObject *launch_bind(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.plan) ||
-        !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "bind takes a plan and a tuple of arguments");
-        return NULL;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.plan) || !PyTuple_Check(arguments[1]))
+        return refuse("bind takes a plan and a tuple of arguments");
     int bound = bind_arguments((Plan *)arguments[0], arguments[1], (Launch *)self);
     return bound < 0 ? NULL : PyBool_FromLong(bound);
 }
@@ -629,10 +608,8 @@ PyObject *launch_execute(Launch *self, Context *context) {
 }
 
 static PyObject *launch_execute_method(PyObject *self, PyObject *context) {
-    if (!PyObject_TypeCheck(context, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch is executed in an ExecutionContext");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(context, types.context))
+        return refuse("a launch is executed in an ExecutionContext");
     return launch_execute((Launch *)self, (Context *)context);
 }
 

@@ -63,22 +63,15 @@ static Allocation *allocate(Context *context, Py_ssize_t nbytes, PyObject *shape
     if (set_live(self->device, self) == 0)
         return self;
 failed:
-    {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        Py_DECREF((PyObject *)self);
-        PyErr_Restore(type, error, trace);
-    }
+    Py_DECREF((PyObject *)self);
     return NULL;
 }
 
-static PyObject *core_new_box(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_new_box(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                              Py_ssize_t count) {
     if (count != 3 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "new_box takes a context, a shape and a dtype");
-        return NULL;
-    }
+        !PyTuple_Check(arguments[1]))
+        return refuse("new_box takes a context, a shape and a dtype");
     Context *context = (Context *)arguments[0];
     Timeline *timeline = context->timeline;
     PyObject *shape = arguments[1], *dtype = arguments[2];
@@ -136,8 +129,8 @@ static PyMemberDef pool_members[] = {
     {NULL},
 };
 
-static PyObject *pool_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *pool_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                          PyObject *Py_UNUSED(keywords)) {
     Pool *self = (Pool *)PyType_GenericAlloc(type, 0);
     if (self != NULL &&
         ((self->free = PyDict_New()) == NULL ||
@@ -174,12 +167,9 @@ static int buffer_init(PyObject *object, PyObject *arguments, PyObject *keywords
     PyObject *pool, *block;
     Py_ssize_t nbytes;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!n", known, types.pool, &pool,
-                                     types.block, &block, &nbytes))
+                                     types.block, &block, &nbytes) ||
+        is_made(object, ((Buffer *)object)->block))
         return -1;
-    if (((Buffer *)object)->block != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a buffer is made once");
-        return -1;
-    }
     if (!holds((Block *)block, nbytes)) {
         PyErr_SetString(PyExc_ValueError, "a buffer is not larger than its block");
         return -1;
@@ -189,20 +179,16 @@ static int buffer_init(PyObject *object, PyObject *arguments, PyObject *keywords
 }
 
 /* A dropped buffer's block returns to the pool by one append to a queue. */
-static void buffer_finalize(PyObject *object) {
+static int give_block_back(PyObject *object) {
     Buffer *self = (Buffer *)object;
     if (self->pool == NULL || self->block == NULL || self->pool->returned == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
+        return 0;
     PyObject *entry = Py_BuildValue("(OL)", (PyObject *)self->block, self->number);
     PyObject *done = entry == NULL ? NULL : METHOD1(self->pool->returned, names.append, entry);
-    if (done == NULL)
-        PyErr_WriteUnraisable(object);
     Py_XDECREF(entry);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+    return drop_result(done);
 }
+FINALIZER(buffer_finalize, give_block_back)
 
 /* Puts the block of an entry, a pair of it and its user, into the list of its size. */
 static int collect_block(Pool *self, PyObject *entry) {
@@ -362,8 +348,8 @@ static PyMemberDef host_copies_members[] = {
     {NULL},
 };
 
-static PyObject *host_copies_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *host_copies_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                                 PyObject *Py_UNUSED(keywords)) {
     HostCopies *self = (HostCopies *)PyType_GenericAlloc(type, 0);
     if (self != NULL &&
         ((self->last = PyDict_New()) == NULL || (self->arrays = PyList_New(0)) == NULL))
@@ -467,14 +453,11 @@ static int copy_host(Context *context, Box *box, PyObject *host, int up) {
     return -1;
 }
 
-static PyObject *core_copy_host(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_copy_host(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                Py_ssize_t count) {
     if (count != 4 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "copy_host takes a context, a box, an address and a direction");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("copy_host takes a context, a box, an address and a direction");
     int up = PyObject_IsTrue(arguments[3]);
     if (up < 0 || copy_host((Context *)arguments[0], (Box *)arguments[1], arguments[2], up) < 0)
         return NULL;
@@ -518,13 +501,11 @@ static int copy_buffer(Context *context, Box *box, Buffer *buffer, int up) {
     return failed ? -1 : 0;
 }
 
-static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_upload_small(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                   Py_ssize_t count) {
     if (count != 3 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError, "upload_small takes a context, a box and an array");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("upload_small takes a context, a box and an array");
     Context *context = (Context *)arguments[0];
     Box *box = (Box *)arguments[1];
     if (!IS_NONE(context->recording) || !IS_NONE(box->strides) || box->nbytes > small_bytes ||
@@ -543,14 +524,11 @@ static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments,
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *core_download_pinned(PyObject *module, PyObject *const *arguments,
+static PyObject *core_download_pinned(PyObject *Py_UNUSED(module), PyObject *const *arguments,
                                       Py_ssize_t count) {
-    (void)module;
     if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError, "download_pinned takes a context and a box");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("download_pinned takes a context and a box");
     Context *context = (Context *)arguments[0];
     Box *box = (Box *)arguments[1];
     if (!IS_NONE(context->recording) || !IS_NONE(box->strides) || box->nbytes <= 0 ||

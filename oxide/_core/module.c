@@ -56,6 +56,11 @@ PyObject *missing(PyObject *object, const char *field) {
     return NULL;
 }
 
+void *refuse(const char *message) {
+    PyErr_SetString(PyExc_TypeError, message);
+    return NULL;
+}
+
 int drop_result(PyObject *result) {
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -77,6 +82,20 @@ int is_equal(PyObject *object, PyObject *other) {
     Py_DECREF(object);
     Py_DECREF(other);
     return equal;
+}
+
+int has_keywords(PyObject *self, PyObject *keywords) {
+    if (keywords == NULL || PyDict_Size(keywords) == 0)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%R takes no keywords", Py_TYPE(self));
+    return 1;
+}
+
+int is_made(PyObject *self, void *field) {
+    if (field == NULL)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%R is made once", Py_TYPE(self));
+    return 1;
 }
 
 Py_ssize_t list_size(PyObject *list) {
@@ -145,8 +164,8 @@ PyObject *handle_error(PyObject *object, PyObject *name, ...) {
 FIELDS_OF(Points, AT(Points, tracer))
 static PyMemberDef points_members[] = {{"tracer", T_OBJECT, AT(Points, tracer), 0, NULL}, {NULL}};
 
-static PyObject *points_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *points_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                            PyObject *Py_UNUSED(keywords)) {
     PyObject *made = points == NULL ? PyType_GenericAlloc(type, 0) : (PyObject *)points;
     Py_XINCREF(made);
     points = (Points *)made; /* there is one, which the module keeps */
@@ -203,14 +222,11 @@ static int fits(PyObject **place, PyObject *value) {
     return 1;
 }
 
-static PyObject *setup(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    (void)module;
+static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *keywords) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    if (PyTuple_Size(arguments) != 0) {
-        PyErr_SetString(PyExc_TypeError, "setup takes keywords");
-        return NULL;
-    }
+    if (PyTuple_Size(arguments) != 0)
+        return refuse("setup takes keywords");
     while (keywords != NULL && PyDict_Next(keywords, &at, &key, &value)) {
         size_t found = 0;
         Py_ssize_t *size =
@@ -246,8 +262,7 @@ static PyMethodDef methods[] = {
 };
 
 /* The callbacks, the list of released tensors and the types are the process's. */
-static int only_once(PyObject *module) {
-    (void)module;
+static int only_once(PyObject *Py_UNUSED(module)) {
     int64_t number = PyInterpreterState_GetID(PyInterpreterState_Get());
     if (number != 0 || types.points != NULL) {
         if (!PyErr_Occurred())

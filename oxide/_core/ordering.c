@@ -26,26 +26,22 @@ static PyMemberDef timeline_members[] = {
     {NULL},
 };
 
-static PyObject *timeline_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *timeline_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                              PyObject *Py_UNUSED(keywords)) {
     Timeline *self = (Timeline *)PyType_GenericAlloc(type, 0);
     if (self != NULL && (self->marks = PyList_New(0)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static PyObject *timeline_end(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *timeline_end(PyObject *self, void *Py_UNUSED(closure)) {
     PyObject *end = ((Timeline *)self)->end;
     return Py_NewRef(end == NULL ? Py_None : end);
 }
 
-static int timeline_set_end(PyObject *self, PyObject *end, void *closure) {
-    (void)closure;
-    if (!IS_NONE(end) && !PyObject_TypeCheck(end, types.mark)) {
-        PyErr_SetString(PyExc_TypeError, "end is a mark or None");
-        return -1;
-    }
+static int timeline_set_end(PyObject *self, PyObject *end, void *Py_UNUSED(closure)) {
+    if (!IS_NONE(end) && !PyObject_TypeCheck(end, types.mark))
+        return REFUSED("end is a mark or None");
     SET(((Timeline *)self)->end, end == Py_None ? NULL : end);
     return 0;
 }
@@ -53,8 +49,7 @@ static int timeline_set_end(PyObject *self, PyObject *end, void *closure) {
 static PyGetSetDef timeline_properties[] = {{"end", timeline_end, timeline_set_end, NULL, NULL},
                                             {NULL}};
 
-static PyObject *timeline_advance(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_advance(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return PyLong_FromLongLong(++((Timeline *)self)->position);
 }
 
@@ -130,8 +125,7 @@ static int close_timeline(Timeline *self) {
     return failed;
 }
 
-static PyObject *timeline_close(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_close(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return close_timeline((Timeline *)self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -183,8 +177,7 @@ PyObject *mark_now(Timeline *self) {
     return (PyObject *)mark;
 }
 
-static PyObject *timeline_mark(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_mark(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return mark_now((Timeline *)self);
 }
 
@@ -286,28 +279,22 @@ static int mark_init(PyObject *object, PyObject *arguments, PyObject *keywords) 
     PyObject *timeline;
     long long position;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!L", known, types.timeline, &timeline,
-                                     &position))
+                                     &position) ||
+        is_made(object, ((Mark *)object)->timeline))
         return -1;
-    if (((Mark *)object)->timeline != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a mark is made once");
-        return -1;
-    }
     SET(((Mark *)object)->timeline, timeline);
     ((Mark *)object)->position = position;
     return 0;
 }
 
 /* When a mark is dropped, its event becomes free, and may be recorded again for another mark. */
-static void mark_finalize(PyObject *object) {
+static int spare_mark(PyObject *object) {
     Mark *self = (Mark *)object;
     if (IS_NONE(self->event) || self->timeline == NULL || self->timeline->device == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (spare_event(self->timeline->device, self->event) < 0)
-        PyErr_WriteUnraisable(object);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return spare_event(self->timeline->device, self->event);
 }
+FINALIZER(mark_finalize, spare_mark)
 
 int mark_passed(Mark *self) {
     Timeline *timeline = self->timeline;
@@ -325,8 +312,7 @@ int mark_passed(Mark *self) {
     return passed;
 }
 
-static PyObject *mark_passed_method(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *mark_passed_method(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     int passed = mark_passed((Mark *)self);
     return passed < 0 ? NULL : PyBool_FromLong(passed);
 }
@@ -364,8 +350,7 @@ static PyMemberDef allocation_members[] = {
 };
 
 /* The first reader comes first: the waits for the readers are submitted in this order. */
-static PyObject *allocation_reads(PyObject *object, void *closure) {
-    (void)closure;
+static PyObject *allocation_reads(PyObject *object, void *Py_UNUSED(closure)) {
     Allocation *self = (Allocation *)object;
     PyObject *reads = PyDict_New();
     if (reads != NULL && self->read_by != NULL) {
@@ -407,10 +392,8 @@ void note_write(Allocation *self, Timeline *timeline, long long position) {
 }
 
 static int use_of(PyObject *const *arguments, Py_ssize_t count, long long *position) {
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.timeline)) {
-        PyErr_SetString(PyExc_TypeError, "a use is a timeline and a position");
-        return -1;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.timeline))
+        return REFUSED("a use is a timeline and a position");
     *position = PyLong_AsLongLong(arguments[1]);
     return *position == -1 && PyErr_Occurred() ? -1 : 0;
 }
@@ -435,17 +418,12 @@ static PyObject *allocation_note_write(PyObject *self, PyObject *const *argument
 
 /* A dropped allocation joins a queue, from which the reclaimer frees its memory. Python finalises
  * it only once. */
-static void allocation_finalize(PyObject *self) {
+static int drop_allocation(PyObject *self) {
     if (((Allocation *)self)->address == 0 || given.dropped == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *done = METHOD1(given.dropped, names.append, self);
-    if (done == NULL)
-        PyErr_WriteUnraisable(self);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return drop_result(METHOD1(given.dropped, names.append, self));
 }
+FINALIZER(allocation_finalize, drop_allocation)
 
 static PyMethodDef allocation_methods[] = {
     {"note_read", FAST(allocation_note_read), METH_FASTCALL,
@@ -482,8 +460,7 @@ static PyMemberDef box_members[] = {
     {NULL},
 };
 
-static PyObject *box_device(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *box_device(PyObject *self, void *Py_UNUSED(closure)) {
     Allocation *allocation = ((Box *)self)->allocation;
     return allocation == NULL || allocation->device == NULL ? missing(self, "device")
                                                             : Py_NewRef(allocation->device);
@@ -507,12 +484,10 @@ static int box_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     PyObject *allocation, *shape, *dtype, *strides = Py_None;
     Py_ssize_t offset = 0, size = 1, nbytes;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O|nO", known, types.allocation,
-                                     &allocation, &PyTuple_Type, &shape, &dtype, &offset, &strides))
+                                     &allocation, &PyTuple_Type, &shape, &dtype, &offset,
+                                     &strides) ||
+        is_made(object, self->allocation))
         return -1;
-    if (self->allocation != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a box is made once");
-        return -1;
-    }
     for (Py_ssize_t axis = 0; axis < PyTuple_Size(shape); axis++) {
         Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
         if (length == -1 && PyErr_Occurred())

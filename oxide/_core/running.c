@@ -95,12 +95,9 @@ static int context_init(PyObject *object, PyObject *arguments, PyObject *keyword
     static char *known[] = {"stream", "recording", "visible", NULL};
     PyObject *stream, *recording = NULL, *visible = NULL;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OO", known, &stream, &recording,
-                                     &visible))
+                                     &visible) ||
+        is_made(object, ((Context *)object)->timeline))
         return -1;
-    if (((Context *)object)->timeline != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a context is made once");
-        return -1;
-    }
     return set_context((Context *)object, stream, recording, visible);
 }
 
@@ -148,11 +145,8 @@ static int order(Context *self, PyObject *reads, PyObject *writes,
 
 static PyObject *context_begin(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Context *self = (Context *)object;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError,
-                        "begin takes the memory that is read and the memory that is written");
-        return NULL;
-    }
+    if (count != 2)
+        return refuse("begin takes the memory that is read and the memory that is written");
     if (!IS_NONE(self->recording))
         return PyObject_CallMethodObjArgs(self->recording, names.note_uses, arguments[0],
                                           arguments[1], NULL);
@@ -233,8 +227,7 @@ static int refuse_inside(void) {
     return inside == 0 ? 0 : -1;
 }
 
-static PyObject *core_refuse_inside(PyObject *module, PyObject *nothing) {
-    (void)module, (void)nothing;
+static PyObject *core_refuse_inside(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     return refuse_inside() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -381,8 +374,8 @@ static Context *context_for(PyObject *operation, PyObject *stream, PyObject *vis
     return context;
 }
 
-static PyObject *core_context_for(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    (void)module;
+static PyObject *core_context_for(PyObject *Py_UNUSED(module), PyObject *arguments,
+                                  PyObject *keywords) {
     static char *known[] = {"operation", "stream", "visible", "sweeps", NULL};
     PyObject *operation, *stream, *visible = NULL;
     int sweeps = 1;
@@ -419,21 +412,14 @@ static int abandon(Submission *self) {
     return done == NULL ? -1 : 0;
 }
 
-static void submission_finalize(PyObject *object) {
+static int abandon_open(PyObject *object) {
     Submission *self = (Submission *)object;
-    if (!self->open || self->mark == NULL || self->reclaimer == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (abandon(self) < 0)
-        PyErr_WriteUnraisable(object);
-    PyErr_Restore(type, error, trace);
+    return self->open && self->mark != NULL && self->reclaimer != NULL ? abandon(self) : 0;
 }
+FINALIZER(submission_finalize, abandon_open)
 
-static PyObject *submission_abandon(PyObject *self, PyObject *nothing) {
-    (void)nothing;
-    return ((Submission *)self)->open && abandon((Submission *)self) < 0 ? NULL
-                                                                         : Py_NewRef(Py_None);
+static PyObject *submission_abandon(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    return abandon_open(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *title_of(PyObject *operation) {
@@ -493,12 +479,9 @@ static int submission_init(PyObject *object, PyObject *arguments, PyObject *keyw
     static char *known[] = {"context", "result", "title", NULL};
     PyObject *context, *result, *title;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OO", known, types.context, &context,
-                                     &result, &title))
+                                     &result, &title) ||
+        is_made(object, ((Submission *)object)->reclaimer))
         return -1;
-    if (((Submission *)object)->reclaimer != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a submission is made once");
-        return -1;
-    }
     return set_submission((Submission *)object, (Context *)context, result, title);
 }
 
@@ -553,8 +536,7 @@ static PyObject *finish(Submission *self) {
     return self->result == NULL ? missing((PyObject *)self, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *submission_finish(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *submission_finish(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return finish((Submission *)self);
 }
 
@@ -576,8 +558,7 @@ static int finished_well(Submission *self) {
     return 0;
 }
 
-static PyObject *submission_finished_well(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *submission_finished_well(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     int well = finished_well((Submission *)self);
     return well < 0 ? NULL : PyBool_FromLong(well);
 }
@@ -610,12 +591,8 @@ static PyObject *new_submission(Context *context, PyObject *operation, PyObject 
     Submission *self = title == NULL
                            ? NULL
                            : (Submission *)PyType_GenericAlloc((PyTypeObject *)given.Submission, 0);
-    if (self != NULL && set_submission(self, context, result, title) < 0) {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
+    if (self != NULL && set_submission(self, context, result, title) < 0)
         Py_CLEAR(self);
-        PyErr_Restore(type, error, trace);
-    }
     Py_XDECREF(title);
     return (PyObject *)self;
 }
@@ -643,12 +620,10 @@ static PyObject *submit(PyObject *operation, PyObject *stream, PyObject *visible
     return made;
 }
 
-static PyObject *core_submit(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 && count != 3) {
-        PyErr_SetString(PyExc_TypeError, "submit takes an operation, a stream, and perhaps a run");
-        return NULL;
-    }
+static PyObject *core_submit(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                             Py_ssize_t count) {
+    if (count != 2 && count != 3)
+        return refuse("submit takes an operation, a stream, and perhaps a run");
     PyObject *visible = NULL;
     if (count == 3 && arguments[2] != Py_None &&
         (visible = METHOD0(arguments[2], names.visible)) == NULL)
@@ -658,13 +633,10 @@ static PyObject *core_submit(PyObject *module, PyObject *const *arguments, Py_ss
     return made;
 }
 
-static PyObject *core_submit_at_once(PyObject *module, PyObject *const *arguments,
+static PyObject *core_submit_at_once(PyObject *Py_UNUSED(module), PyObject *const *arguments,
                                      Py_ssize_t count) {
-    (void)module;
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "submit_at_once takes an operation, a stream and a call");
-        return NULL;
-    }
+    if (count != 3)
+        return refuse("submit_at_once takes an operation, a stream and a call");
     PyObject *operation = arguments[0];
     int waits = may_wait(operation);
     if (waits > 0) {
@@ -720,13 +692,10 @@ static int synchronize_past(Timeline *timeline, long long position) {
     return failed;
 }
 
-static PyObject *core_run_blocking(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 && count != 3) {
-        PyErr_SetString(PyExc_TypeError,
-                        "run_blocking takes an operation, a stream, and perhaps a lender");
-        return NULL;
-    }
+static PyObject *core_run_blocking(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                   Py_ssize_t count) {
+    if (count != 2 && count != 3)
+        return refuse("run_blocking takes an operation, a stream, and perhaps a lender");
     PyObject *operation = arguments[0];
     Context *context = context_for(operation, arguments[1], NULL, 1);
     if (context == NULL)
@@ -811,16 +780,15 @@ static PyMemberDef turn_members[] = {
     {NULL},
 };
 
-static PyObject *turn_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *turn_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                          PyObject *Py_UNUSED(keywords)) {
     Turn *self = (Turn *)PyType_GenericAlloc(type, 0);
     if (self != NULL)
         self->usual = 20e-6;
     return (PyObject *)self;
 }
 
-static PyObject *turn_next(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *turn_next(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     ((Turn *)object)->number++;
     ((Turn *)object)->spent = 0;
     Py_RETURN_NONE;
@@ -844,8 +812,7 @@ static PyMethodDef turn_methods[] = {
 
 static PyObject *turn_key;
 
-static PyObject *current_turn(PyObject *module, PyObject *nothing) {
-    (void)module, (void)nothing;
+static PyObject *current_turn(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     PyObject *of_thread = PyThreadState_GetDict();
     if (of_thread == NULL)
         return PyErr_NoMemory();
@@ -882,12 +849,9 @@ static int future_init(PyObject *object, PyObject *arguments, PyObject *keywords
     static char *known[] = {"operation", "stream", NULL};
     Future *self = (Future *)object;
     PyObject *operation, *stream;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO", known, &operation, &stream))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO", known, &operation, &stream) ||
+        is_made(object, self->lock))
         return -1;
-    if (self->lock != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a future is made once");
-        return -1;
-    }
     if ((self->lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock)) == NULL)
         return -1;
     SET(self->operation, operation);
@@ -963,8 +927,7 @@ static PyObject *future_start(PyObject *object, PyObject *const *arguments, Py_s
     return stop;
 }
 
-static PyObject *future_outcome(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *future_outcome(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     Future *self = (Future *)object;
     if (self->state != given.complete && self->lock != NULL) {
         if (lock_take(self->lock) <
@@ -1011,8 +974,7 @@ static PyObject *future_outcome(PyObject *object, PyObject *nothing) {
     return self->result == NULL ? missing(object, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *future_consume(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *future_consume(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     PyObject *operation = ((Future *)object)->operation;
     return !IS_NONE(operation) && mark_used(operation) < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -37,9 +37,7 @@ int tensors_were_released(void) {
     return atomic_load(&last) != collected;
 }
 
-static PyObject *released(PyObject *module, PyObject *nothing) {
-    (void)module;
-    (void)nothing;
+static PyObject *released(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     collected = atomic_load(&last);
     return PyLong_FromLongLong(collected);
 }

@@ -43,9 +43,10 @@ int note_built(Operation *self) {
     return 0;
 }
 
-/* What every constructor ends with: the parts are used, and the operation itself is not. */
+/* What every constructor ends with: the parts, a tuple or NULL, are used, and the operation itself
+ * is not. */
 int begin_operation(Operation *self, PyObject *parts) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(parts); i++)
+    for (Py_ssize_t i = 0; parts != NULL && i < PyTuple_Size(parts); i++)
         if (mark_used(PyTuple_GetItem(parts, i)) < 0)
             return -1;
     self->unused = 1;
@@ -53,15 +54,10 @@ int begin_operation(Operation *self, PyObject *parts) {
 }
 
 static int operation_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
-    if (keywords != NULL && PyDict_Size(keywords) > 0) {
-        PyErr_SetString(PyExc_TypeError, "an operation takes its parts, which have no names");
-        return -1;
-    }
-    return begin_operation((Operation *)self, arguments);
+    return has_keywords(self, keywords) ? -1 : begin_operation((Operation *)self, arguments);
 }
 
-static PyObject *operation_consume(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *operation_consume(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     ((Operation *)self)->used = 1;
     Py_RETURN_NONE;
 }
@@ -196,15 +192,8 @@ static PyObject *origin_of(PyObject *function, int *is_async) {
     return PyObject_CallFunctionObjArgs(given.origin, function, NULL);
 }
 
-/* Two checks by which a chain has an end: an operation is made once, after its source was. Each
- * raises TypeError. */
-static int is_made(PyObject *self, PyObject *field) {
-    if (field == NULL)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "%R is made once", Py_TYPE(self));
-    return 1;
-}
-
+/* By this check and ``is_made`` a chain has an end: an operation is made once, after its source
+ * was. Raises TypeError. */
 static int is_bare(PyObject *source) {
     int bare = PyObject_TypeCheck(source, types.stage)     ? ((Stage *)source)->source == NULL
                : PyObject_TypeCheck(source, types.element) ? ((Element *)source)->parts == NULL
@@ -260,11 +249,8 @@ static int set_stage(Stage *self, PyObject *source, PyObject *function, PyObject
 static int stage_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     PyObject *source, *function, *name;
     int kind;
-    if (keywords != NULL && PyDict_Size(keywords) > 0) {
-        PyErr_SetString(PyExc_TypeError, "a stage takes no keywords");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(arguments, "OOUi", &source, &function, &name, &kind))
+    if (has_keywords(self, keywords) ||
+        !PyArg_ParseTuple(arguments, "OOUi", &source, &function, &name, &kind))
         return -1;
     return set_stage((Stage *)self, source, function, name, kind);
 }
@@ -347,10 +333,8 @@ static PyMemberDef frame_members[] = {
 };
 
 static Context *context_of(PyObject *object) {
-    if (object == NULL || !PyObject_TypeCheck(object, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a walk runs in an ExecutionContext");
-        return NULL;
-    }
+    if (object == NULL || !PyObject_TypeCheck(object, types.context))
+        return refuse("a walk runs in an ExecutionContext");
     return (Context *)object;
 }
 
@@ -361,19 +345,23 @@ enum { BEGIN, RUNS, KEPT }; /* the states of a chain, as in combinators.py */
 
 static int set_place(Context *context, PyObject *kind, PyObject *detail, long long number,
                      PyObject *outer) {
-    PyObject *place = PyTuple_New(4), *items[] = {kind, detail, PyLong_FromLongLong(number),
-                                                  outer == NULL ? Py_None : outer};
-    if (place == NULL || items[2] == NULL) {
-        Py_XDECREF(place);
-        Py_XDECREF(items[2]);
-        return -1;
+    PyObject *count = PyLong_FromLongLong(number);
+    PyObject *place = count == NULL
+                          ? NULL
+                          : PyTuple_Pack(4, kind, detail, count, outer == NULL ? Py_None : outer);
+    if (place != NULL)
+        SET(context->place, place);
+    Py_XDECREF(count);
+    return drop_result(place);
+}
+
+/* Sets ``count`` to the number of the run's copies to host memory so far. */
+static int count_copies(PyObject *copies, long long *count) {
+    if (PyObject_TypeCheck(copies, types.host_copies)) {
+        *count = ((HostCopies *)copies)->count;
+        return 0;
     }
-    for (int i = 0; i < 4; i++)
-        PyTuple_SetItem(place, i, i == 2 ? items[2] : Py_NewRef(items[i]));
-    PyObject *before = context->place;
-    context->place = place;
-    Py_XDECREF(before);
-    return 0;
+    return LACKS(copies, "count");
 }
 
 static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
@@ -392,13 +380,8 @@ static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
     SET(frame->place, context->place == NULL ? Py_None : context->place);
     SET(frame->data, Py_None);
     frame->at = RUNS;
-    if (!IS_NONE(context->copies)) {
-        PyObject *count = PyObject_GetAttr(context->copies, names.count);
-        frame->copies = count == NULL ? -1 : PyLong_AsLongLong(count);
-        Py_XDECREF(count);
-        if (frame->copies == -1 && PyErr_Occurred())
-            return NULL;
-    }
+    if (!IS_NONE(context->copies) && count_copies(context->copies, &frame->copies) < 0)
+        return NULL;
     return Py_NewRef(source);
 }
 
@@ -407,10 +390,9 @@ static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
 static int require_data(Stage *stage, Frame *frame, Context *context, PyObject *result) {
     if (IS_NONE(context->copies))
         return 0;
-    PyObject *copies = Py_NewRef(context->copies), *count = PyObject_GetAttr(copies, names.count);
-    long long number = count == NULL ? -1 : PyLong_AsLongLong(count);
-    Py_XDECREF(count);
-    int failed = number == -1 && PyErr_Occurred() ? -1 : 0;
+    PyObject *copies = Py_NewRef(context->copies);
+    long long number;
+    int failed = count_copies(copies, &number);
     if (!failed && number > frame->copies) {
         SET(frame->data, Py_None);
         failed = drop_result(PyObject_CallMethodObjArgs((PyObject *)stage, names.require_data,
@@ -529,8 +511,8 @@ static PyObject *step_zip(PyObject *self, Frame *frame, Context *context, PyObje
     Py_RETURN_NONE;
 }
 
-static PyObject *step_element(PyObject *object, Frame *frame, Context *context, PyObject *result) {
-    (void)context;
+static PyObject *step_element(PyObject *object, Frame *frame, Context *Py_UNUSED(context),
+                              PyObject *result) {
     Element *self = (Element *)object;
     if (self->parts == NULL || PyTuple_Size(self->parts) != 1)
         return missing((PyObject *)self, "_parts");
@@ -608,11 +590,8 @@ static PyMemberDef zip_members[] = {{"_parts", T_OBJECT_EX, AT(Zip, parts), READ
 static int zip_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Zip *self = (Zip *)object;
     PyObject *parts;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &parts)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a zip takes a tuple of operations");
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &parts))
         return -1;
-    }
     Py_ssize_t count = PyTuple_Size(parts);
     int same = count > 0;
     for (Py_ssize_t i = 0; i < count; i++)
@@ -646,12 +625,9 @@ static int element_init(PyObject *object, PyObject *arguments, PyObject *keyword
     Element *self = (Element *)object;
     PyObject *source;
     Py_ssize_t index;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O!n", types.operation, &source, &index)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "an element takes an operation and an index");
-        return -1;
-    }
-    if (is_made(object, self->parts) || is_bare(source))
+    if (has_keywords(object, keywords) ||
+        !PyArg_ParseTuple(arguments, "O!n", types.operation, &source, &index) ||
+        is_made(object, self->parts) || is_bare(source))
         return -1;
     PyObject *parts = PyTuple_Pack(1, source);
     if (parts == NULL)
@@ -669,25 +645,18 @@ static PyMemberDef value_members[] = {{"_result", T_OBJECT_EX, AT(Value, result)
                                       {NULL}};
 
 static int value_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
-    PyObject *result, *parts;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O", &result) ||
-        (parts = PyTuple_New(0)) == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a value takes one object");
+    PyObject *result;
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "O", &result))
         return -1;
-    }
     SET(((Value *)object)->result, result);
-    int failed = begin_operation((Operation *)object, parts);
-    Py_DECREF(parts);
-    return failed;
+    return begin_operation((Operation *)object, NULL);
 }
 
 static PyObject *execute_value(Value *self) {
     return self->result == NULL ? missing((PyObject *)self, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *value_execute(PyObject *self, PyObject *context) {
-    (void)context;
+static PyObject *value_execute(PyObject *self, PyObject *Py_UNUSED(context)) {
     return execute_value((Value *)self);
 }
 
@@ -725,13 +694,10 @@ static int set_walk(Walk *self, PyObject *operation, PyObject *context) {
 static int walk_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Walk *self = (Walk *)object;
     PyObject *operation, *context;
-    if (keywords != NULL ||
+    if (has_keywords(object, keywords) ||
         !PyArg_ParseTuple(arguments, "OO!", &operation, types.context, &context) ||
-        self->frames != NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a walk takes an operation and a context, once");
+        is_made(object, self->frames))
         return -1;
-    }
     return set_walk(self, operation, context);
 }
 
@@ -989,12 +955,10 @@ PyObject *run_through(PyObject *operation, Context *context) {
     return result;
 }
 
-static PyObject *core_run_through(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 || !PyObject_TypeCheck(arguments[1], types.context)) {
-        PyErr_SetString(PyExc_TypeError, "run_through takes an operation and a context");
-        return NULL;
-    }
+static PyObject *core_run_through(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                  Py_ssize_t count) {
+    if (count != 2 || !PyObject_TypeCheck(arguments[1], types.context))
+        return refuse("run_through takes an operation and a context");
     return run_through(arguments[0], (Context *)arguments[1]);
 }
 
