@@ -33,9 +33,7 @@ static PyObject *make_alarm(PyObject *Py_UNUSED(module), PyObject *descriptor) {
 }
 
 static PyMethodDef methods[] = {
-    {"alarm", make_alarm, METH_O,
-     "alarm(descriptor, /)\n--\n\nReturns the argument for NOTIFY with which it makes a file "
-     "descriptor readable."},
+    {"alarm", make_alarm, METH_O, "alarm(descriptor, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -197,10 +197,7 @@ static PyObject *copy(PyObject *Py_UNUSED(module), PyObject *address) {
 }
 
 static PyMethodDef methods[] = {
-    {"copy", copy, METH_O,
-     "copy(row, /)\n--\n\nMakes the copy of the row at an address, together with the helpers of "
-     "its pool if it has "
-     "one. Releases the GIL meanwhile."},
+    {"copy", copy, METH_O, "copy(row, /)\n--\n\n"},
 #ifdef HAS_HELPERS
     {"start_helpers", start_helpers, METH_VARARGS,
      "start_helpers(helpers, piece, looks, /)\n--\n\nStarts threads that help with copies, which "

@@ -3,7 +3,9 @@
 
    The pattern: a C type has the fields of an object and its few hot methods. The Python class of
    the same name derives from it and has everything else: docstrings, slow paths and every error
-   message. oxide/_core_twin.py has the same types in Python; it is the specification.
+   message. oxide/_core_twin.py has the same types in Python; it is the specification, and says
+   what each method does. Docstrings here are those of the package's public classes, and of what
+   only C has.
 
    The rules, which the comments of the code do not repeat:
    - A field of an object type is NULL until it is set: a subclass may have forgotten
@@ -335,9 +337,17 @@ extern Py_ssize_t small_bytes;  /* the largest upload that is copied when it is 
 /* Adds the address of a function to a module, as an int. */
 int add_address(PyObject *module, const char *name, const void *address);
 
-/* Makes a type of ``size`` bytes and adds it to the module. Returns NULL with an exception. */
-PyTypeObject *add_type(PyObject *module, const char *name, size_t size, unsigned flags,
-                       PyType_Slot *slots, PyTypeObject *base);
+/* Makes types of ``size`` bytes, and adds them to the module. Each is kept at ``place``. */
+typedef struct {
+    PyTypeObject **place;
+    const char *name;
+    size_t size;
+    unsigned flags;
+    PyType_Slot *slots;
+    PyTypeObject **base;
+} Kind;
+int add_kinds(PyObject *module, const Kind *kinds, size_t count);
+#define ADD_KINDS(module, kinds) add_kinds(module, kinds, sizeof kinds / sizeof *kinds)
 
 /* Traverses, clears and frees an object whose references are at ``offsets``. */
 int traverse_fields(PyObject *self, const size_t *offsets, size_t count, visitproc visit,
@@ -410,10 +420,21 @@ PyObject *take_event(PyObject *device);
 int spare_event(PyObject *device, PyObject *event);
 int raise_if_loss(PyObject *device);
 Allocation *allocation_of(PyObject *object);
+/* Of an array of allocations, with a reference each: a list of some, a visit, and the end of all.
+ */
+PyObject *list_uses(Allocation **uses, int from, int to);
+int visit_uses(Allocation **uses, int count, visitproc visit, void *arg);
+void drop_uses(Allocation **uses, int count);
+/* Sets the number of elements of a shape, and their bytes. Returns 1, 0 if no memory has that size,
+ * or -1 with an error. */
+int measure(PyObject *shape, PyObject *dtype, Py_ssize_t *size, Py_ssize_t *nbytes);
 
 /* binding.c: returns 1 if the arguments are bound to the launch, 0 if they need a closer look, -1
  * with an error. */
 int bind_arguments(Plan *plan, PyObject *arguments, Launch *launch);
+/* Reads a size, or the three of a grid or a block. Returns 0, or -1 with an exception. */
+int size_of(PyObject *number, unsigned *result);
+int sizes_of(PyObject *tuple, unsigned *result);
 
 /* launching.c. ``was_interrupted``: whether an error may have come between any two steps of the
    package's own code, from a signal handler. */

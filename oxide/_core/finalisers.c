@@ -109,13 +109,8 @@ static PyObject *note(PyObject *Py_UNUSED(module), PyObject *object) {
 }
 
 static PyMethodDef methods[] = {
-    {"call_soon", FAST(core_call_soon), METH_FASTCALL,
-     "call_soon(function, argument)\n--\n\nHas Python call the function soon, in the main thread, "
-     "as it calls a signal\n"
-     "handler. A finaliser may call this."},
-    {"note_dropped", note, METH_O,
-     "note_dropped(object)\n--\n\nRecords an unused object and the line that has dropped it, to be "
-     "warned of soon."},
+    {"call_soon", FAST(core_call_soon), METH_FASTCALL, "call_soon(function, argument)\n--\n\n"},
+    {"note_dropped", note, METH_O, "note_dropped(object)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -130,7 +125,8 @@ int add_finalisers(PyObject *module) {
     };
     if ((waiting = PyList_New(0)) == NULL)
         return -1;
-    types.dropping =
-        add_type(module, "oxide._core.Dropping", sizeof(Dropping), COLLECTED, slots, NULL);
-    return types.dropping == NULL ? -1 : PyModule_AddFunctions(module, methods);
+    const Kind kinds[] = {
+        {&types.dropping, "oxide._core.Dropping", sizeof(Dropping), COLLECTED, slots},
+    };
+    return ADD_KINDS(module, kinds) < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

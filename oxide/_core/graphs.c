@@ -56,8 +56,7 @@ static PyObject *report_claimed(PyObject *object, PyObject *Py_UNUSED(nothing)) 
 }
 
 static PyMethodDef report_methods[] = {
-    {"claimed", report_claimed, METH_NOARGS,
-     "claimed()\n--\n\nReturns whether a kernel reported a fault."},
+    {"claimed", report_claimed, METH_NOARGS, "claimed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -69,9 +68,8 @@ FIELDS_OF(Captured, AT(Dropping, drop), AT(Captured, handle), AT(Captured, kerne
 
 static int traverse_captured(PyObject *object, visitproc visit, void *arg) {
     Captured *self = (Captured *)object;
-    for (int i = 0; i < self->reads + self->writes; i++)
-        Py_VISIT((PyObject *)self->uses[i]);
-    return Captured_traverse(object, visit, arg);
+    int stopped = visit_uses(self->uses, self->reads + self->writes, visit, arg);
+    return stopped ? stopped : Captured_traverse(object, visit, arg);
 }
 
 static int clear_captured(PyObject *object) {
@@ -81,8 +79,7 @@ static int clear_captured(PyObject *object) {
     self->plain = 0;
     self->reads = self->writes = 0;
     self->uses = NULL;
-    for (int i = 0; i < count; i++)
-        Py_DECREF((PyObject *)uses[i]);
+    drop_uses(uses, count);
     PyMem_Free(uses);
     return Captured_clear(object);
 }
@@ -108,21 +105,13 @@ static PyMemberDef captured_members[] = {
     {NULL},
 };
 
-static PyObject *uses_of(Captured *self, int from, int to) {
-    PyObject *uses = PyList_New(0);
-    for (int i = from; uses != NULL && i < to; i++)
-        if (PyList_Append(uses, (PyObject *)self->uses[i]) < 0)
-            Py_CLEAR(uses);
-    return uses;
-}
-
 static PyObject *captured_reads(PyObject *self, void *Py_UNUSED(closure)) {
-    return uses_of((Captured *)self, 0, ((Captured *)self)->reads);
+    return list_uses(((Captured *)self)->uses, 0, ((Captured *)self)->reads);
 }
 
 static PyObject *captured_writes(PyObject *self, void *Py_UNUSED(closure)) {
-    return uses_of((Captured *)self, ((Captured *)self)->reads,
-                   ((Captured *)self)->reads + ((Captured *)self)->writes);
+    Captured *captured = (Captured *)self;
+    return list_uses(captured->uses, captured->reads, captured->reads + captured->writes);
 }
 
 static PyGetSetDef captured_properties[] = {
@@ -140,15 +129,15 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "O!O!p", &PyList_Type, &lists[0], &PyList_Type, &lists[1],
                           &plain))
         return NULL;
+    if (self->lock == NULL &&
+        (self->lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock)) == NULL)
+        return NULL;
     Py_ssize_t reads = PyList_Size(lists[0]), writes = PyList_Size(lists[1]);
     if (self->uses != NULL || reads + writes > INT32_MAX)
         return refuse("the uses of a graph are set once");
     for (Py_ssize_t i = 0; i < reads + writes; i++)
         if (allocation_of(PyList_GetItem(lists[i >= reads], i >= reads ? i - reads : i)) == NULL)
             return NULL;
-    if (self->lock == NULL &&
-        (self->lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock)) == NULL)
-        return NULL;
     self->uses = PyMem_Malloc((size_t)(reads + writes + 1) * sizeof *self->uses);
     if (self->uses == NULL)
         return PyErr_NoMemory();
@@ -262,13 +251,8 @@ static PyObject *captured_launch(PyObject *object, PyObject *const *arguments, P
 }
 
 static PyMethodDef captured_methods[] = {
-    {"_set_uses", captured_set_uses, METH_VARARGS,
-     "_set_uses(reads, writes, plain)\n--\n\nSets the memory that each launch uses. ``plain`` is "
-     "False for a graph whose\n"
-     "launches do more than launch it."},
-    {"launch", FAST(captured_launch), METH_FASTCALL,
-     "launch(context, sources)\n--\n\nSubmits one launch: the copies to its inputs and the "
-     "uploads, then the graph."},
+    {"_set_uses", captured_set_uses, METH_VARARGS, "_set_uses(reads, writes, plain)\n--\n\n"},
+    {"launch", FAST(captured_launch), METH_FASTCALL, "launch(context, sources)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -322,7 +306,7 @@ static PyObject *graph_launch_execute(PyObject *self, PyObject *context) {
 }
 
 static PyMethodDef launch_methods[] = {
-    {"execute", graph_launch_execute, METH_O, "execute(context)\n--\n\nSubmits the launch."},
+    {"execute", graph_launch_execute, METH_O, "execute(context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -350,13 +334,15 @@ int add_graphs(PyObject *module) {
         SLOTS_OF(GraphLaunch),
         {0, NULL},
     };
-    types.graph_report = add_type(module, "oxide._core.GraphFaultReport", sizeof(GraphReport),
-                                  COLLECTED, report, NULL);
-    types.captured = add_type(module, "oxide._core.Captured", sizeof(Captured), COLLECTED, captured,
-                              types.dropping);
-    types.graph_launch = add_type(module, "oxide._core.GraphLaunch", sizeof(GraphLaunch), COLLECTED,
-                                  launch, types.operation);
-    if (types.graph_report == NULL || types.captured == NULL || types.graph_launch == NULL)
+    const Kind kinds[] = {
+        {&types.graph_report, "oxide._core.GraphFaultReport", sizeof(GraphReport), COLLECTED,
+         report},
+        {&types.captured, "oxide._core.Captured", sizeof(Captured), COLLECTED, captured,
+         &types.dropping},
+        {&types.graph_launch, "oxide._core.GraphLaunch", sizeof(GraphLaunch), COLLECTED, launch,
+         &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "PAGE_RECORDS", PAGE_RECORDS);
 }

@@ -34,28 +34,6 @@ int launch_kernel(unsigned long long entry, unsigned long long function, const u
     return code;
 }
 
-static int size_of(PyObject *number, unsigned *result) {
-    unsigned long size = PyLong_AsUnsignedLong(number);
-    if (size == (unsigned long)-1 && PyErr_Occurred())
-        return -1;
-    if (size > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError,
-                        "a size of the grid, the block or the shared memory is beyond 32 bits");
-        return -1;
-    }
-    *result = (unsigned)size;
-    return 0;
-}
-
-static int three_sizes(PyObject *tuple, unsigned *result) {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 3)
-        return REFUSED("grid and block are tuples of three ints");
-    for (int axis = 0; axis < 3; axis++)
-        if (size_of(PyTuple_GetItem(tuple, axis), &result[axis]) < 0)
-            return -1;
-    return 0;
-}
-
 static int address(PyObject *number, unsigned long long *result) {
     *result = PyLong_AsUnsignedLongLong(number);
     return *result == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
@@ -82,7 +60,7 @@ static PyObject *core_launch(PyObject *Py_UNUSED(module), PyObject *const *argum
         return NULL;
     }
     if (entry(arguments[0], &function) < 0 || address(arguments[1], &kernel) < 0 ||
-        three_sizes(arguments[2], sizes) < 0 || three_sizes(arguments[3], sizes + 3) < 0 ||
+        sizes_of(arguments[2], sizes) < 0 || sizes_of(arguments[3], sizes + 3) < 0 ||
         size_of(arguments[4], sizes + 6) < 0 ||
         PyBytes_AsStringAndSize(arguments[5], &params, &nbytes) < 0 ||
         address(arguments[6], &stream) < 0)
@@ -179,18 +157,11 @@ static PyObject *launch_graph(PyObject *self, PyObject *const *handles, Py_ssize
 }
 
 static PyMethodDef calls_methods[] = {
-    {"query_stream", query_stream, METH_O,
-     "query_stream(stream)\n--\n\nReturns whether the device is past the stream's work. Raises the "
-     "error of failed work."},
-    {"query_event", query_event, METH_O,
-     "query_event(event)\n--\n\nReturns whether the device is past the event. Raises the error of "
-     "failed work."},
-    {"record_event", FAST(record_event), METH_FASTCALL,
-     "record_event(event, stream)\n--\n\nRecords the event at the end of the stream's work."},
-    {"synchronize_event", synchronize_event, METH_O,
-     "synchronize_event(event)\n--\n\nBlocks the thread until the device is past the event."},
-    {"launch_graph", FAST(launch_graph), METH_FASTCALL,
-     "launch_graph(graph, stream)\n--\n\nSubmits a launch of the graph."},
+    {"query_stream", query_stream, METH_O, "query_stream(stream)\n--\n\n"},
+    {"query_event", query_event, METH_O, "query_event(event)\n--\n\n"},
+    {"record_event", FAST(record_event), METH_FASTCALL, "record_event(event, stream)\n--\n\n"},
+    {"synchronize_event", synchronize_event, METH_O, "synchronize_event(event)\n--\n\n"},
+    {"launch_graph", FAST(launch_graph), METH_FASTCALL, "launch_graph(graph, stream)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -317,12 +288,8 @@ int faults_claimed(PyObject *report) {
 }
 
 static PyMethodDef report_methods[] = {
-    {"next_word", FAST(report_next_word), METH_FASTCALL,
-     "next_word(special, place)\n--\n\nAssigns the next record to a launch of ``special``. Returns "
-     "the record's address\n"
-     "as the last bytes of the kernel's parameters."},
-    {"claimed", report_claimed, METH_NOARGS,
-     "claimed()\n--\n\nReturns whether a kernel reported a fault."},
+    {"next_word", FAST(report_next_word), METH_FASTCALL, "next_word(special, place)\n--\n\n"},
+    {"claimed", report_claimed, METH_NOARGS, "claimed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef report_properties[] = {
@@ -364,9 +331,8 @@ FIELDS_OF(Launch, AT(Operation, built), AT(Operation, placement), AT(Launch, ker
 
 static int traverse_launch(PyObject *object, visitproc visit, void *arg) {
     Launch *self = (Launch *)object;
-    for (int i = 0; i < self->reads + self->writes; i++)
-        Py_VISIT((PyObject *)self->uses[i]);
-    return Launch_traverse(object, visit, arg);
+    int stopped = visit_uses(self->uses, self->reads + self->writes, visit, arg);
+    return stopped ? stopped : Launch_traverse(object, visit, arg);
 }
 
 static int clear_launch(PyObject *object) {
@@ -375,8 +341,7 @@ static int clear_launch(PyObject *object) {
     int count = self->reads + self->writes;
     self->bound = 0;
     self->reads = self->writes = 0;
-    for (int i = 0; i < count; i++)
-        Py_DECREF((PyObject *)uses[i]);
+    drop_uses(uses, count);
     if (uses != self->few)
         PyMem_Free(uses);
     self->uses = self->few;
@@ -414,21 +379,13 @@ static PyObject *launch_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
     return (PyObject *)self;
 }
 
-static PyObject *uses_of(Launch *self, int from, int to) {
-    PyObject *uses = PyList_New(0);
-    for (int i = from; uses != NULL && i < to; i++)
-        if (PyList_Append(uses, (PyObject *)self->uses[i]) < 0)
-            Py_CLEAR(uses);
-    return uses;
-}
-
 static PyObject *launch_reads(PyObject *self, void *Py_UNUSED(closure)) {
-    return uses_of((Launch *)self, 0, ((Launch *)self)->reads);
+    return list_uses(((Launch *)self)->uses, 0, ((Launch *)self)->reads);
 }
 
 static PyObject *launch_writes(PyObject *self, void *Py_UNUSED(closure)) {
-    return uses_of((Launch *)self, ((Launch *)self)->reads,
-                   ((Launch *)self)->reads + ((Launch *)self)->writes);
+    Launch *launch = (Launch *)self;
+    return list_uses(launch->uses, launch->reads, launch->reads + launch->writes);
 }
 
 static PyObject *launch_parts(PyObject *self, void *Py_UNUSED(closure)) {
@@ -623,12 +580,8 @@ static PyMethodDef launch_methods[] = {
 
 static PyMethodDef functions[] = {
     {"launch", FAST(core_launch), METH_FASTCALL,
-     "launch(entry, function, grid, block, shared_bytes, params, stream)\n--\n\n"
-     "Calls the cuLaunchKernel at address `entry` with the packed bytes `params`, without the GIL, "
-     "and returns\n"
-     "its error code. `function` is the address of a CUfunction, `stream` that of a CUstream."},
-    {"new_report", core_new_report, METH_O,
-     "new_report(pool)\n--\n\nReturns a report with free records of the pool."},
+     "launch(entry, function, grid, block, shared_bytes, params, stream)\n--\n\n"},
+    {"new_report", core_new_report, METH_O, "new_report(pool)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -652,15 +605,14 @@ int add_launching(PyObject *module) {
         {Py_tp_dealloc, free_launch},      {0, NULL},
     };
     unsigned plain = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-    types.handle = add_type(module, "oxide._core.Handle", sizeof(Handle), plain, handle, NULL);
-    types.function =
-        add_type(module, "oxide._core.Function", sizeof(Function), plain, function, NULL);
-    types.calls = add_type(module, "oxide._core.Calls", sizeof(Calls), plain, calls, NULL);
-    types.report =
-        add_type(module, "oxide._core.FaultReport", sizeof(Report), COLLECTED, report, NULL);
-    types.launch =
-        add_type(module, "oxide._core.Launch", sizeof(Launch), COLLECTED, launch, types.operation);
-    if (!types.handle || !types.function || !types.calls || !types.report || !types.launch)
+    const Kind kinds[] = {
+        {&types.handle, "oxide._core.Handle", sizeof(Handle), plain, handle},
+        {&types.function, "oxide._core.Function", sizeof(Function), plain, function},
+        {&types.calls, "oxide._core.Calls", sizeof(Calls), plain, calls},
+        {&types.report, "oxide._core.FaultReport", sizeof(Report), COLLECTED, report},
+        {&types.launch, "oxide._core.Launch", sizeof(Launch), COLLECTED, launch, &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     if (PyModule_AddIntConstant(module, "REPORT_RECORDS", RECORDS) < 0)
         return -1;

@@ -88,15 +88,12 @@ static PyObject *lock_renew(PyObject *object, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyMethodDef methods[] = {
-    {"acquire", lock_enter, METH_NOARGS,
-     "acquire()\n--\n\nTakes the lock. A thread that holds it may take it again."},
-    {"release", lock_leave, METH_NOARGS, "release()\n--\n\nReleases the lock once."},
+    {"acquire", lock_enter, METH_NOARGS, "acquire()\n--\n\n"},
+    {"release", lock_leave, METH_NOARGS, "release()\n--\n\n"},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", FAST(lock_exit), METH_FASTCALL, NULL},
-    {"_is_owned", lock_owned, METH_NOARGS,
-     "_is_owned()\n--\n\nReturns whether the calling thread holds the lock."},
-    {"_at_fork_reinit", lock_renew, METH_NOARGS,
-     "_at_fork_reinit()\n--\n\nReleases the lock, in a forked child."},
+    {"_is_owned", lock_owned, METH_NOARGS, "_is_owned()\n--\n\n"},
+    {"_at_fork_reinit", lock_renew, METH_NOARGS, "_at_fork_reinit()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -108,9 +105,10 @@ int add_locks(PyObject *module) {
         {Py_tp_doc, "A reentrant lock."},
         {0, NULL},
     };
-    types.lock =
-        add_type(module, "oxide._core.Lock", sizeof(Lock), Py_TPFLAGS_DEFAULT, slots, NULL);
-    if (types.lock == NULL)
+    const Kind kinds[] = {
+        {&types.lock, "oxide._core.Lock", sizeof(Lock), Py_TPFLAGS_DEFAULT, slots},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     runtime_lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock);
     return runtime_lock == NULL

@@ -78,18 +78,11 @@ static PyObject *core_new_box(PyObject *Py_UNUSED(module), PyObject *const *argu
     if (!IS_NONE(context->recording) || !IS_NONE(context->lender) || timeline == NULL ||
         timeline->device == NULL || timeline->driver == NULL || timeline->handle == NULL)
         return PyObject_CallFunctionObjArgs(given.new_box, arguments[0], shape, dtype, NULL);
-    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
-    Py_ssize_t size = 1, nbytes, itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
-    Py_XDECREF(item);
-    int unusual = itemsize < 0; /* negative, or more than there is: Python says so */
-    for (Py_ssize_t axis = 0; !PyErr_Occurred() && axis < PyTuple_Size(shape); axis++) {
-        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
-        unusual |= length < 0 || __builtin_mul_overflow(size, length, &size);
-    }
-    unusual |= __builtin_mul_overflow(size, itemsize, &nbytes);
-    if (PyErr_Occurred())
+    Py_ssize_t size, nbytes;
+    int fits = measure(shape, dtype, &size, &nbytes);
+    if (fits < 0)
         return NULL;
-    if (unusual)
+    if (!fits) /* Python says so */
         return PyObject_CallFunctionObjArgs(given.new_box, arguments[0], shape, dtype, NULL);
     Box *box = (Box *)PyType_GenericAlloc((PyTypeObject *)given.DeviceBox, 0);
     if (box == NULL)
@@ -261,30 +254,27 @@ static Buffer *take_buffer(Pool *self, Py_ssize_t nbytes) {
     Py_XDECREF(size);
     if (blocks == NULL || !PyList_Check(blocks))
         return NULL;
+    Buffer *buffer = NULL;
+    int failed = 0;
     Py_INCREF(blocks);
-    for (Py_ssize_t count; (count = PyList_Size(blocks)) > 0;) {
+    for (Py_ssize_t count; !failed && buffer == NULL && (count = PyList_Size(blocks)) > 0;) {
         Block *block = (Block *)Py_NewRef(PyList_GetItem(blocks, count - 1));
-        Buffer *buffer = NULL;
-        int skipped = !PyObject_TypeCheck((PyObject *)block, types.block) || block->user != 0 ||
-                      !holds(block, nbytes);
-        if (!skipped)
+        if (PyObject_TypeCheck((PyObject *)block, types.block) && block->user == 0 &&
+            holds(block, nbytes)) {
             buffer = (Buffer *)PyType_GenericAlloc((PyTypeObject *)given.PinnedBuffer, 0);
-        /* the allocation above may have run a collection, and so anything */
-        if (buffer != NULL && (self->lock->count != 0 || block->user != 0))
-            Py_CLEAR(buffer);
-        else if (buffer != NULL)
-            set_buffer(buffer, self, block, nbytes);
-        if ((skipped || buffer != NULL) && PyList_Size(blocks) == count &&
-            PyList_SetSlice(blocks, count - 1, count, NULL) < 0)
-            Py_CLEAR(buffer);
-        Py_DECREF((PyObject *)block);
-        if (!skipped) {
-            Py_DECREF(blocks);
-            return buffer;
+            /* the allocation may have run a collection, and so anything */
+            failed = buffer == NULL || self->lock->count != 0 || block->user != 0;
+            if (!failed)
+                set_buffer(buffer, self, block, nbytes);
         }
+        if (!failed && PyList_Size(blocks) == count)
+            failed = PyList_SetSlice(blocks, count - 1, count, NULL) < 0;
+        Py_DECREF((PyObject *)block);
     }
     Py_DECREF(blocks);
-    return NULL;
+    if (failed)
+        Py_CLEAR(buffer);
+    return buffer;
 }
 
 static PyObject *pool_take(PyObject *self, PyObject *nbytes) {
@@ -298,10 +288,7 @@ static PyObject *pool_take(PyObject *self, PyObject *nbytes) {
 }
 
 static PyMethodDef pool_methods[] = {
-    {"take", pool_take, METH_O,
-     "take(nbytes)\n--\n\nReturns a free buffer of at least ``nbytes`` of the smallest class. "
-     "Returns None if there is none,\n"
-     "or if another thread uses the pool."},
+    {"take", pool_take, METH_O, "take(nbytes)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -318,7 +305,7 @@ static int fill(Buffer *self, PyObject *array) {
     }
     int fits = view.len <= self->nbytes;
     if (fits)
-        memcpy((void *)(uintptr_t)self->address, view.buf, (size_t)view.len);
+        memmove((void *)(uintptr_t)self->address, view.buf, (size_t)view.len);
     PyBuffer_Release(&view);
     return fits;
 }
@@ -331,8 +318,7 @@ static PyObject *buffer_fill(PyObject *object, PyObject *array) {
 }
 
 static PyMethodDef buffer_methods[] = {
-    {"fill", buffer_fill, METH_O,
-     "fill(array)\n--\n\nCopies an array of at most ``nbytes`` into the buffer, in C order."},
+    {"fill", buffer_fill, METH_O, "fill(array)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -385,9 +371,7 @@ static PyObject *host_copies_add(PyObject *self, PyObject *const *arguments, Py_
 }
 
 static PyMethodDef host_copies_methods[] = {
-    {"add", FAST(host_copies_add), METH_FASTCALL,
-     "add(timeline, position)\n--\n\nCounts a copy that was submitted to a stream, at or before "
-     "``position``."},
+    {"add", FAST(host_copies_add), METH_FASTCALL, "add(timeline, position)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -402,9 +386,14 @@ int note_host_copy(Context *context, PyObject *array) {
     HostCopies *copies = (HostCopies *)context->copies;
     if (!PyObject_TypeCheck((PyObject *)copies, types.host_copies) || context->timeline == NULL)
         return LACKS(context, "copies");
+    int failed = 0;
+    Py_INCREF((PyObject *)copies);
     if (!IS_NONE(context->recording))
         copies->recorded = ++copies->count;
-    else if (add_copy(copies, (PyObject *)context->timeline, ++context->timeline->position) < 0)
+    else
+        failed = add_copy(copies, (PyObject *)context->timeline, ++context->timeline->position);
+    Py_DECREF((PyObject *)copies);
+    if (failed)
         return -1;
     Py_ssize_t named =
         array == Py_None || context->waitless == NULL ? 0 : PyObject_Size(context->waitless);
@@ -559,25 +548,12 @@ static PyObject *core_download_pinned(PyObject *Py_UNUSED(module), PyObject *con
 }
 
 static PyMethodDef functions[] = {
-    {"new_box", FAST(core_new_box), METH_FASTCALL,
-     "new_box(context, shape, dtype)\n--\n\nReturns an uninitialised box on the context's device. "
-     "Raises\n"
-     "``OutOfMemoryError``, and ``GraphError`` in the capture of a graph that may own no memory."},
-    {"copy_host", FAST(core_copy_host), METH_FASTCALL,
-     "copy_host(context, box, host, up)\n--\n\nSubmits one ordered copy between a box and "
-     "page-locked memory at the address\n"
-     "``host``."},
+    {"new_box", FAST(core_new_box), METH_FASTCALL, "new_box(context, shape, dtype)\n--\n\n"},
+    {"copy_host", FAST(core_copy_host), METH_FASTCALL, "copy_host(context, box, host, up)\n--\n\n"},
     {"upload_small", FAST(core_upload_small), METH_FASTCALL,
-     "upload_small(context, box, array)\n--\n\nCopies a small array into a new box of its shape "
-     "and dtype, through a free\n"
-     "page-locked buffer. Returns False, and does nothing, if it is not small, or if there is no "
-     "such buffer."},
+     "upload_small(context, box, array)\n--\n\n"},
     {"download_pinned", FAST(core_download_pinned), METH_FASTCALL,
-     "download_pinned(context, box)\n--\n\nReturns an array of a C-contiguous box's shape and "
-     "dtype in free page-locked\n"
-     "memory, filled once the run has completed. Returns None, and does nothing, if there is no "
-     "such memory, or if the\n"
-     "array is to be poisoned."},
+     "download_pinned(context, box)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -605,15 +581,13 @@ int add_memory(PyObject *module) {
         SLOTS_OF(HostCopies),
         {0, NULL},
     };
-    types.block =
-        add_type(module, "oxide._core.PinnedBlock", sizeof(Block), COLLECTED, block, NULL);
-    types.pool = add_type(module, "oxide._core.PinnedPool", sizeof(Pool), COLLECTED, pool, NULL);
-    types.buffer =
-        add_type(module, "oxide._core.PinnedBuffer", sizeof(Buffer), COLLECTED, buffer, NULL);
-    types.host_copies =
-        add_type(module, "oxide._core.HostCopies", sizeof(HostCopies), COLLECTED, copies, NULL);
-    if (types.block == NULL || types.pool == NULL || types.buffer == NULL ||
-        types.host_copies == NULL)
+    const Kind kinds[] = {
+        {&types.block, "oxide._core.PinnedBlock", sizeof(Block), COLLECTED, block},
+        {&types.pool, "oxide._core.PinnedPool", sizeof(Pool), COLLECTED, pool},
+        {&types.buffer, "oxide._core.PinnedBuffer", sizeof(Buffer), COLLECTED, buffer},
+        {&types.host_copies, "oxide._core.HostCopies", sizeof(HostCopies), COLLECTED, copies},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

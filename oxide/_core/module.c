@@ -18,13 +18,15 @@ int add_address(PyObject *module, const char *name, const void *address) {
     return failed;
 }
 
-PyTypeObject *add_type(PyObject *module, const char *name, size_t size, unsigned flags,
-                       PyType_Slot *slots, PyTypeObject *base) {
-    PyType_Spec spec = {name, (int)size, 0, flags, slots};
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, (PyObject *)base);
-    if (type != NULL && PyModule_AddObjectRef(module, strrchr(name, '.') + 1, type) < 0)
-        Py_CLEAR(type);
-    return (PyTypeObject *)type;
+int add_kinds(PyObject *module, const Kind *kinds, size_t count) {
+    for (const Kind *kind = kinds; kind < kinds + count; kind++) {
+        PyType_Spec spec = {kind->name, (int)kind->size, 0, kind->flags, kind->slots};
+        PyObject *base = kind->base == NULL ? NULL : (PyObject *)*kind->base;
+        *kind->place = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, base);
+        if (*kind->place == NULL || PyModule_AddType(module, *kind->place) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 int traverse_fields(PyObject *self, const size_t *offsets, size_t count, visitproc visit,
@@ -280,9 +282,11 @@ static int add_all(PyObject *module) {
             return -1;
     PyType_Slot slots[] = {
         {Py_tp_new, points_new}, {Py_tp_members, points_members}, SLOTS_OF(Points), {0, NULL}};
-    types.points = add_type(module, "oxide._core.Points", sizeof(Points),
-                            COLLECTED & ~Py_TPFLAGS_BASETYPE, slots, NULL);
-    if (types.points == NULL || PyModule_AddFunctions(module, methods) < 0)
+    const Kind kinds[] = {
+        {&types.points, "oxide._core.Points", sizeof(Points), COLLECTED & ~Py_TPFLAGS_BASETYPE,
+         slots},
+    };
+    if (ADD_KINDS(module, kinds) < 0 || PyModule_AddFunctions(module, methods) < 0)
         return -1;
     PyObject *made = PyObject_CallNoArgs((PyObject *)types.points);
     int failed = made == NULL ? -1 : PyModule_AddObjectRef(module, "points", made);

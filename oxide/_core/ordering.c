@@ -245,21 +245,12 @@ static PyObject *timeline_ask(PyObject *self, PyObject *mark) {
 }
 
 static PyMethodDef timeline_methods[] = {
-    {"advance", timeline_advance, METH_NOARGS,
-     "advance()\n--\n\nNumbers the work that was just submitted."},
-    {"mark", timeline_mark, METH_NOARGS,
-     "mark()\n--\n\nReturns a mark that covers everything submitted so far."},
-    {"close", timeline_close, METH_NOARGS,
-     "close()\n--\n\nRecords an event for the stream's last mark, unless the mark has one or the "
-     "device is known to be\n"
-     "past the mark. Call it before work is submitted."},
-    {"_record", timeline_record, METH_O, "_record(mark)\n--\n\nRecords an event for a mark."},
-    {"note_passed", timeline_note_passed, METH_O,
-     "note_passed(position)\n--\n\nRecords that the device is past ``position``."},
-    {"ask", timeline_ask, METH_O,
-     "ask(mark)\n--\n\nQueries the driver: returns whether the device is past ``mark``. Raises the "
-     "error of the stream's\n"
-     "work."},
+    {"advance", timeline_advance, METH_NOARGS, "advance()\n--\n\n"},
+    {"mark", timeline_mark, METH_NOARGS, "mark()\n--\n\n"},
+    {"close", timeline_close, METH_NOARGS, "close()\n--\n\n"},
+    {"_record", timeline_record, METH_O, "_record(mark)\n--\n\n"},
+    {"note_passed", timeline_note_passed, METH_O, "note_passed(position)\n--\n\n"},
+    {"ask", timeline_ask, METH_O, "ask(mark)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -318,9 +309,7 @@ static PyObject *mark_passed_method(PyObject *self, PyObject *Py_UNUSED(nothing)
 }
 
 static PyMethodDef mark_methods[] = {
-    {"passed", mark_passed_method, METH_NOARGS,
-     "passed()\n--\n\nReturns whether the device is past this point. Raises the error of the "
-     "stream's work."},
+    {"passed", mark_passed_method, METH_NOARGS, "passed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -427,9 +416,9 @@ FINALIZER(allocation_finalize, drop_allocation)
 
 static PyMethodDef allocation_methods[] = {
     {"note_read", FAST(allocation_note_read), METH_FASTCALL,
-     "note_read(timeline, position)\n--\n\nRecords a read."},
+     "note_read(timeline, position)\n--\n\n"},
     {"note_write", FAST(allocation_note_write), METH_FASTCALL,
-     "note_write(timeline, position)\n--\n\nRecords a write."},
+     "note_write(timeline, position)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -471,37 +460,42 @@ static PyGetSetDef box_properties[] = {
     {NULL},
 };
 
-static int refuse_size(PyObject *shape) {
-    PyErr_Format(PyExc_ValueError,
-                 "memory has no shape %R: a length is negative, or their product is too large",
-                 shape);
-    return -1;
+int measure(PyObject *shape, PyObject *dtype, Py_ssize_t *size, Py_ssize_t *nbytes) {
+    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
+    Py_ssize_t itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
+    Py_XDECREF(item);
+    int fits = itemsize >= 0;
+    *size = 1;
+    for (Py_ssize_t axis = 0; fits && axis < PyTuple_Size(shape); axis++) {
+        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
+        fits = length >= 0 && !__builtin_mul_overflow(*size, length, size);
+    }
+    fits = fits && !__builtin_mul_overflow(*size, itemsize, nbytes);
+    if (!PyErr_Occurred())
+        return fits;
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
+    PyErr_Clear();
+    return 0;
 }
 
 static int box_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     static char *known[] = {"allocation", "shape", "dtype", "offset", "strides", NULL};
     Box *self = (Box *)object;
     PyObject *allocation, *shape, *dtype, *strides = Py_None;
-    Py_ssize_t offset = 0, size = 1, nbytes;
+    Py_ssize_t offset = 0, size, nbytes;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O|nO", known, types.allocation,
                                      &allocation, &PyTuple_Type, &shape, &dtype, &offset,
                                      &strides) ||
         is_made(object, self->allocation))
         return -1;
-    for (Py_ssize_t axis = 0; axis < PyTuple_Size(shape); axis++) {
-        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
-        if (length == -1 && PyErr_Occurred())
-            return -1;
-        if (length < 0 || __builtin_mul_overflow(size, length, &size))
-            return refuse_size(shape);
-    }
-    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
-    Py_ssize_t itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
-    Py_XDECREF(item);
-    if (itemsize == -1 && PyErr_Occurred())
+    int fits = measure(shape, dtype, &size, &nbytes);
+    if (fits == 0)
+        PyErr_Format(PyExc_ValueError,
+                     "memory has no shape %R: a length is negative, or their product is too large",
+                     shape);
+    if (fits <= 0)
         return -1;
-    if (itemsize < 0 || __builtin_mul_overflow(size, itemsize, &nbytes))
-        return refuse_size(shape);
     SET(self->allocation, allocation);
     SET(self->shape, shape);
     SET(self->dtype, dtype);
@@ -521,6 +515,25 @@ Allocation *allocation_of(PyObject *object) {
         return NULL;
     }
     return (Allocation *)object;
+}
+
+PyObject *list_uses(Allocation **uses, int from, int to) {
+    PyObject *list = PyList_New(0);
+    for (int i = from; list != NULL && i < to; i++)
+        if (PyList_Append(list, (PyObject *)uses[i]) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+int visit_uses(Allocation **uses, int count, visitproc visit, void *arg) {
+    for (int i = 0; i < count; i++)
+        Py_VISIT((PyObject *)uses[i]);
+    return 0;
+}
+
+void drop_uses(Allocation **uses, int count) {
+    for (int i = 0; i < count; i++)
+        Py_DECREF((PyObject *)uses[i]);
 }
 
 static int set_used_by_others(PyObject *visible) {
@@ -640,11 +653,11 @@ int add_ordering(PyObject *module) {
         SLOTS_OF(Box),
         {0, NULL},
     };
-    types.timeline =
-        add_type(module, "oxide._core.Timeline", sizeof(Timeline), COLLECTED, timeline, NULL);
-    types.mark = add_type(module, "oxide._core.Mark", sizeof(Mark), COLLECTED, mark, NULL);
-    types.allocation =
-        add_type(module, "oxide._core.Allocation", sizeof(Allocation), COLLECTED, allocation, NULL);
-    types.box = add_type(module, "oxide._core.DeviceBox", sizeof(Box), COLLECTED, box, NULL);
-    return types.timeline && types.mark && types.allocation && types.box ? 0 : -1;
+    const Kind kinds[] = {
+        {&types.timeline, "oxide._core.Timeline", sizeof(Timeline), COLLECTED, timeline},
+        {&types.mark, "oxide._core.Mark", sizeof(Mark), COLLECTED, mark},
+        {&types.allocation, "oxide._core.Allocation", sizeof(Allocation), COLLECTED, allocation},
+        {&types.box, "oxide._core.DeviceBox", sizeof(Box), COLLECTED, box},
+    };
+    return ADD_KINDS(module, kinds);
 }

@@ -178,6 +178,8 @@ static PyObject *context_end(PyObject *object, PyObject *arguments, PyObject *ke
 
 static PyObject *context_note_host_copy(PyObject *self, PyObject *const *arguments,
                                         Py_ssize_t count) {
+    if (count > 1)
+        return refuse("note_host_copy takes an array, or nothing");
     return note_host_copy((Context *)self, count > 0 ? arguments[0] : Py_None) < 0
                ? NULL
                : Py_NewRef(Py_None);
@@ -185,7 +187,7 @@ static PyObject *context_note_host_copy(PyObject *self, PyObject *const *argumen
 
 static PyMethodDef context_methods[] = {
     {"note_host_copy", FAST(context_note_host_copy), METH_FASTCALL,
-     "note_host_copy($self, array=None)\n--\n\n"
+     "note_host_copy($self, array=None, /)\n--\n\n"
      "Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array "
      "that it fills, if\n"
      "it fills one."},
@@ -564,17 +566,9 @@ static PyObject *submission_finished_well(PyObject *self, PyObject *Py_UNUSED(no
 }
 
 static PyMethodDef submission_methods[] = {
-    {"finished_well", submission_finished_well, METH_NOARGS,
-     "finished_well()\n--\n\nReturns whether the device is past the submission and no kernel "
-     "failed."},
-    {"finish", submission_finish, METH_NOARGS,
-     "finish()\n--\n\nReturns the result. Do not call it before the device is past the submission. "
-     "Raises the fault that\n"
-     "a kernel reported."},
-    {"abandon", submission_abandon, METH_NOARGS,
-     "abandon()\n--\n\nHands the submission's memory to the reclaimer's limbo. Call it when no "
-     "task waits for the\n"
-     "submission any more."},
+    {"finished_well", submission_finished_well, METH_NOARGS, "finished_well()\n--\n\n"},
+    {"finish", submission_finish, METH_NOARGS, "finish()\n--\n\n"},
+    {"abandon", submission_abandon, METH_NOARGS, "abandon()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -760,10 +754,7 @@ static PyObject *loose_adopt(PyObject *object, PyObject *submission) {
 }
 
 static PyMethodDef loose_methods[] = {
-    {"adopt", loose_adopt, METH_O,
-     "adopt(submission)\n--\n\nAdds a submission. Drops finished submissions from time to time: a "
-     "query takes 1.4 µs, too\n"
-     "long for each call."},
+    {"adopt", loose_adopt, METH_O, "adopt(submission)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -802,11 +793,8 @@ static PyObject *turn_over(PyObject *object, PyObject *number) {
 }
 
 static PyMethodDef turn_methods[] = {
-    {"over", turn_over, METH_O,
-     "over(number)\n--\n\nStarts a new turn if the number of the current turn is still ``number``. "
-     "A task passes the\n"
-     "number that it read before it last let other tasks run."},
-    {"next", turn_next, METH_NOARGS, "next()\n--\n\nStarts a new turn."},
+    {"over", turn_over, METH_O, "over(number)\n--\n\n"},
+    {"next", turn_next, METH_NOARGS, "next()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -903,6 +891,8 @@ static PyObject *start_idle(Future *self, Turn *turn) {
 
 static PyObject *future_start(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Future *self = (Future *)object;
+    if (count > 1)
+        return refuse("start takes a turn, or nothing");
     if (!IS_NONE(self->submission) || self->state == given.complete)
         Py_RETURN_NONE;
     PyObject *turn =
@@ -981,7 +971,7 @@ static PyObject *future_consume(PyObject *object, PyObject *Py_UNUSED(nothing)) 
 
 static PyMethodDef future_methods[] = {
     {"start", FAST(future_start), METH_FASTCALL,
-     "start($self, turn=None)\n--\n\n"
+     "start($self, turn=None, /)\n--\n\n"
      "Begins to submit the work, or continues if the run is paused, until all of it is submitted "
      "or the walk stops.\n"
      "Returns the reason of the stop, and None if the work is submitted or the outcome is known. "
@@ -998,41 +988,15 @@ static PyMethodDef future_methods[] = {
 };
 
 static PyMethodDef functions[] = {
-    {"refuse_inside", core_refuse_inside, METH_NOARGS,
-     "refuse_inside()\n--\n\nRaises ``OrderingError`` if the calling thread holds one of the two "
-     "locks, or is one of the\n"
-     "driver's."},
+    {"refuse_inside", core_refuse_inside, METH_NOARGS, "refuse_inside()\n--\n\n"},
     {"context_for", FAST(core_context_for), METH_VARARGS | METH_KEYWORDS,
-     "context_for(operation, stream, visible=None, *, sweeps=True)\n--\n\n"
-     "Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free "
-     "dropped memory,\n"
-     "unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` "
-     "if the device is\n"
-     "lost, and ``OrderingError`` if the calling thread holds a lock of the package's."},
-    {"submit", FAST(core_submit), METH_FASTCALL,
-     "submit(operation, stream, run=None)\n--\n\n"
-     "Executes ``operation`` on ``stream``. Returns its submission when everything is submitted, "
-     "or a ``Paused`` run at\n"
-     "the first stop of the walk, and waits for nothing. With a ``run``, work whose results can no "
-     "longer be observed\n"
-     "is dropped once the submission is abandoned.\n\n"
-     "If it raises, work that was submitted before keeps its memory until the device is past it."},
+     "context_for(operation, stream, visible=None, *, sweeps=True)\n--\n\n"},
+    {"submit", FAST(core_submit), METH_FASTCALL, "submit(operation, stream, run=None)\n--\n\n"},
     {"submit_at_once", FAST(core_submit_at_once), METH_FASTCALL,
-     "submit_at_once(operation, stream, call)\n--\n\n"
-     "Submits all of ``operation``, for the public function ``call``, which does not wait. Raises "
-     "``OrderingError`` if\n"
-     "the operation would wait for host data, before anything is submitted if that is known, and "
-     "otherwise as ``submit``\n"
-     "does."},
+     "submit_at_once(operation, stream, call)\n--\n\n"},
     {"run_blocking", FAST(core_run_blocking), METH_FASTCALL,
-     "run_blocking(operation, stream, lender=None)\n--\n\n"
-     "Submits ``operation``, waits and returns its result. With a ``lender``, the run's memory is "
-     "that of the lender's\n"
-     "library. The call itself holds everything that the device uses, and ends when the device is "
-     "past it. So it needs\n"
-     "neither a mark nor a hand-over to the reclaimer."},
-    {"current_turn", current_turn, METH_NOARGS,
-     "current_turn()\n--\n\nReturns the calling thread's turn."},
+     "run_blocking(operation, stream, lender=None)\n--\n\n"},
+    {"current_turn", current_turn, METH_NOARGS, "current_turn()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1077,18 +1041,16 @@ int add_running(PyObject *module) {
     turn_key = PyUnicode_FromString("oxide turn");
     if (empty_tuple == NULL || empty_string == NULL || turn_key == NULL)
         return -1;
-    types.context =
-        add_type(module, "oxide._core.ExecutionContext", sizeof(Context), COLLECTED, context, NULL);
-    types.submission =
-        add_type(module, "oxide._core.Submission", sizeof(Submission), COLLECTED, submission, NULL);
-    types.loose = add_type(module, "oxide._core.LooseResults", sizeof(Loose), COLLECTED, loose,
-                           types.dropping);
-    types.turn = add_type(module, "oxide._core.Turn", sizeof(Turn),
-                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, turn, NULL);
-    types.future =
-        add_type(module, "oxide._core.DeviceFuture", sizeof(Future), COLLECTED, future, NULL);
-    if (types.context == NULL || types.submission == NULL || types.loose == NULL ||
-        types.turn == NULL || types.future == NULL)
+    const Kind kinds[] = {
+        {&types.context, "oxide._core.ExecutionContext", sizeof(Context), COLLECTED, context},
+        {&types.submission, "oxide._core.Submission", sizeof(Submission), COLLECTED, submission},
+        {&types.loose, "oxide._core.LooseResults", sizeof(Loose), COLLECTED, loose,
+         &types.dropping},
+        {&types.turn, "oxide._core.Turn", sizeof(Turn), Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+         turn},
+        {&types.future, "oxide._core.DeviceFuture", sizeof(Future), COLLECTED, future},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

@@ -43,8 +43,7 @@ static PyObject *released(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothi
 }
 
 static PyMethodDef methods[] = {
-    {"released", released, METH_NOARGS,
-     "released()\n--\n\nReturns the address of the tensor that was released last, 0 for none."},
+    {"released", released, METH_NOARGS, "released()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 

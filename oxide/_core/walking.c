@@ -661,7 +661,7 @@ static PyObject *value_execute(PyObject *self, PyObject *Py_UNUSED(context)) {
 }
 
 static PyMethodDef value_methods[] = {
-    {"execute", value_execute, METH_O, "execute(context)\n--\n\nReturns the value."},
+    {"execute", value_execute, METH_O, "execute(context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -900,10 +900,7 @@ static PyObject *walk_advance(PyObject *self, PyObject *traced) {
 }
 
 static PyMethodDef walk_methods[] = {
-    {"advance", walk_advance, METH_O,
-     "advance(traced)\n--\n\nGoes on until the walk has its result. After an exception, ``_part`` "
-     "is the operation that\n"
-     "has raised it when it was begun, or None if the step of the last frame has."},
+    {"advance", walk_advance, METH_O, "advance(traced)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -964,8 +961,7 @@ static PyObject *core_run_through(PyObject *Py_UNUSED(module), PyObject *const *
 
 static PyMethodDef functions[] = {
     {"run_through", FAST(core_run_through), METH_FASTCALL,
-     "run_through(operation, context)\n--\n\nExecutes an operation to its end, and blocks the "
-     "thread at each stop."},
+     "run_through(operation, context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1015,28 +1011,21 @@ int add_walking(PyObject *module) {
         SLOTS_OF(Walk),
         {0, NULL},
     };
-    types.operation =
-        add_type(module, "oxide._core.Operation", sizeof(Operation), COLLECTED, operation, NULL);
-    types.frame = add_type(module, "oxide._core.Frame", sizeof(Frame), COLLECTED, frame, NULL);
-    types.walk = add_type(module, "oxide._core.Walk", sizeof(Walk), COLLECTED, walk, NULL);
-    if (types.operation == NULL || types.frame == NULL || types.walk == NULL)
+    const Kind kinds[] = {
+        {&types.operation, "oxide._core.Operation", sizeof(Operation), COLLECTED, operation},
+        {&types.frame, "oxide._core.Frame", sizeof(Frame), COLLECTED, frame},
+        {&types.walk, "oxide._core.Walk", sizeof(Walk), COLLECTED, walk},
+        {&types.stage, "oxide._core.Stage", sizeof(Stage), COLLECTED, stage, &types.operation},
+        {&types.zip, "oxide._core.Zip", sizeof(Zip), COLLECTED, zip, &types.operation},
+        {&types.element, "oxide._core.Element", sizeof(Element), COLLECTED, element,
+         &types.operation},
+        {&types.value, "oxide._core.Value", sizeof(Value), COLLECTED, value, &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
-    types.stage =
-        add_type(module, "oxide._core.Stage", sizeof(Stage), COLLECTED, stage, types.operation);
-    types.zip = add_type(module, "oxide._core.Zip", sizeof(Zip), COLLECTED, zip, types.operation);
-    types.element = add_type(module, "oxide._core.Element", sizeof(Element), COLLECTED, element,
-                             types.operation);
-    types.value =
-        add_type(module, "oxide._core.Value", sizeof(Value), COLLECTED, value, types.operation);
-    if (types.stage == NULL || types.zip == NULL || types.element == NULL || types.value == NULL)
+    if (PyModule_AddIntMacro(module, MAP) < 0 || PyModule_AddIntMacro(module, INSPECT) < 0 ||
+        PyModule_AddIntMacro(module, AND_THEN) < 0 ||
+        PyModule_AddIntMacro(module, WITH_CONTEXT) < 0)
         return -1;
-    static const struct {
-        const char *name;
-        int value;
-    } kinds[] = {
-        {"MAP", MAP}, {"INSPECT", INSPECT}, {"AND_THEN", AND_THEN}, {"WITH_CONTEXT", WITH_CONTEXT}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0)
-            return -1;
     return PyModule_AddFunctions(module, functions);
 }
