@@ -410,6 +410,12 @@ void lock_release(Lock *lock);
 int lock_is_mine(Lock *lock);
 
 /* ordering.c */
+/* Submits by ``call``, with the lock held, work that is ordered after earlier uses of its memory,
+   and before later ones. After an interrupt the work may have been submitted; ``always``: after
+   every error. The caller has references to the allocations. */
+typedef int (*Submit)(PyObject *driver, PyObject *handle, void *work);
+int submit_ordered(Context *context, Allocation **uses, int reads, int writes, Submit call,
+                   void *work, int always);
 int order_before(Context *context, Allocation **uses, int reads, int writes);
 int order_after(Context *context, Allocation **uses, int reads, int writes);
 PyObject *mark_now(Timeline *timeline);
@@ -419,6 +425,7 @@ void note_write(Allocation *allocation, Timeline *timeline, long long position);
 PyObject *take_event(PyObject *device);
 int spare_event(PyObject *device, PyObject *event);
 int raise_if_loss(PyObject *device);
+int raise_if_lost(PyObject *device);
 Allocation *allocation_of(PyObject *object);
 /* Of an array of allocations, with a reference each: a list of some, a visit, and the end of all.
  */

@@ -150,6 +150,14 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static int submit_graph(PyObject *driver, PyObject *stream, void *work) {
+    PyObject *handle = Py_NewRef(((Captured *)work)->handle);
+    int failed =
+        drop_result(PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL));
+    Py_DECREF(handle);
+    return failed;
+}
+
 /* Submits a launch, with the graph's lock held. */
 static int launch(Captured *self, Context *context) {
     PyObject *page = self->page; /* until the submission has succeeded, the graph has none */
@@ -168,33 +176,9 @@ static int launch(Captured *self, Context *context) {
         SET(context->report,
             NULL); /* later launches get a new report, which is checked after this one */
     }
-    PyObject *driver = Py_XNewRef(context->driver), *stream = Py_XNewRef(context->timeline->handle);
-    PyObject *handle = Py_XNewRef(self->handle);
-    int failed = -1;
-    if (driver == NULL || stream == NULL || handle == NULL)
-        missing((PyObject *)self, "_handle");
-    else
-        failed = lock_take(runtime_lock);
-    if (!failed) {
-        PyObject *error = NULL;
-        failed = order_before(context, self->uses, self->reads, self->writes);
-        if (!failed) {
-            PyObject *done =
-                PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL);
-            error = done == NULL ? caught_error() : NULL;
-            Py_XDECREF(done);
-            failed = order_after(context, self->uses, self->reads,
-                                 self->writes); /* even after a failure */
-        }
-        lock_release(runtime_lock);
-        if (error != NULL) {
-            raise_error(error);
-            failed = -1;
-        }
-    }
-    Py_XDECREF(driver);
-    Py_XDECREF(stream);
-    Py_XDECREF(handle);
+    int failed = self->handle == NULL ? LACKS(self, "_handle")
+                                      : submit_ordered(context, self->uses, self->reads,
+                                                       self->writes, submit_graph, self, 1);
     if (!failed && self->fills_host) {
         failed = note_host_copy(context, Py_None);
         if (!failed && IS_NONE(self->first)) {

@@ -39,16 +39,6 @@ static int address(PyObject *number, unsigned long long *result) {
     return *result == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int entry(PyObject *number, unsigned long long *result) {
-    if (address(number, result) < 0)
-        return -1;
-    if (*result == 0) {
-        PyErr_SetString(PyExc_ValueError, "entry is no address of a function");
-        return -1;
-    }
-    return 0;
-}
-
 static PyObject *core_launch(PyObject *Py_UNUSED(module), PyObject *const *arguments,
                              Py_ssize_t count) {
     unsigned long long function, kernel, stream;
@@ -59,12 +49,16 @@ static PyObject *core_launch(PyObject *Py_UNUSED(module), PyObject *const *argum
         PyErr_Format(PyExc_TypeError, "launch takes 7 arguments, got %zd", count);
         return NULL;
     }
-    if (entry(arguments[0], &function) < 0 || address(arguments[1], &kernel) < 0 ||
+    if (address(arguments[0], &function) < 0 || address(arguments[1], &kernel) < 0 ||
         sizes_of(arguments[2], sizes) < 0 || sizes_of(arguments[3], sizes + 3) < 0 ||
         size_of(arguments[4], sizes + 6) < 0 ||
         PyBytes_AsStringAndSize(arguments[5], &params, &nbytes) < 0 ||
         address(arguments[6], &stream) < 0)
         return NULL;
+    if (function == 0) {
+        PyErr_SetString(PyExc_ValueError, "entry is no address of a function");
+        return NULL;
+    }
     return PyLong_FromLong(launch_kernel(function, kernel, sizes, params, (size_t)nbytes, stream));
 }
 
@@ -414,13 +408,21 @@ static PyObject *launch_bind(PyObject *self, PyObject *const *arguments, Py_ssiz
     return bound < 0 ? NULL : PyBool_FromLong(bound);
 }
 
-/* Calls the driver. Returns 0, or -1 with its exception. The caller has references to the objects.
- */
-static int submit_launch(PyObject *driver, PyObject *handle, PyObject *function, Config *config,
-                         Launch *self, uint64_t word) {
+/* A launch, and what it submits with references of the caller's. */
+typedef struct {
+    Launch *launch;
+    PyObject *function;
+    Config *config;
+    uint64_t word;
+} Bound;
+
+static int call_driver(PyObject *driver, PyObject *handle, Bound *bound) {
+    PyObject *function = bound->function;
+    Config *config = bound->config;
+    uint64_t word = bound->word;
     char *params, few[1024], *buffer = few;
     Py_ssize_t nbytes;
-    if (PyBytes_AsStringAndSize(self->params, &params, &nbytes) < 0)
+    if (PyBytes_AsStringAndSize(bound->launch->params, &params, &nbytes) < 0)
         return -1;
     size_t size = (size_t)nbytes + sizeof word;
     if (PyObject_TypeCheck(function, types.function) && PyObject_TypeCheck(driver, types.calls) &&
@@ -466,6 +468,15 @@ static int submit_launch(PyObject *driver, PyObject *handle, PyObject *function,
     return done == NULL ? -1 : 0;
 }
 
+static int submit_launch(PyObject *driver, PyObject *handle, void *work) {
+    Bound *bound = work;
+    PyObject *kernel = bound->launch->kernel == NULL ? Py_None : bound->launch->kernel;
+    if (call_driver(driver, handle, bound) == 0)
+        return 0;
+    Py_XDECREF(handle_error(given.launch_failed, NULL, kernel, NULL)); /* it always raises */
+    return -1;
+}
+
 int was_interrupted(PyObject *error) {
     PyObject *answer = PyObject_CallFunctionObjArgs(given.is_interrupt, error, NULL);
     int truth = answer == NULL ? 1 : PyObject_IsTrue(answer);
@@ -494,36 +505,11 @@ static PyObject *execute_bound(Launch *self, Context *context, PyObject *functio
         if (failed)
             return NULL;
     }
-    if (lock_take(runtime_lock) < 0)
-        return NULL;
-    PyObject *driver = Py_XNewRef(context->driver), *handle = Py_XNewRef(context->timeline->handle);
-    if (driver == NULL || handle == NULL)
-        missing((PyObject *)context, "driver");
-    if (driver == NULL || handle == NULL ||
-        order_before(context, self->uses, self->reads, self->writes) < 0) {
-        lock_release(runtime_lock);
-        Py_XDECREF(driver);
-        Py_XDECREF(handle);
-        return NULL;
-    }
-    int failed = submit_launch(driver, handle, function, config, self, word);
-    PyObject *error = failed ? caught_error() : NULL;
-    int recorded = 0;
-    if (!failed ||
-        was_interrupted(
-            error)) /* after an interrupt in the driver, the work may have been submitted */
-        recorded = order_after(context, self->uses, self->reads, self->writes);
-    lock_release(runtime_lock);
-    Py_XDECREF(driver);
-    Py_XDECREF(handle);
-    if (!failed)
-        return recorded < 0              ? NULL
-               : self->arguments == NULL ? missing((PyObject *)self, "_arguments")
-                                         : Py_NewRef(self->arguments);
-    raise_error(error);
-    PyObject *kernel = self->kernel == NULL ? Py_None : self->kernel;
-    Py_XDECREF(handle_error(given.launch_failed, NULL, kernel, NULL)); /* it always raises */
-    return NULL;
+    Bound bound = {self, function, config, word};
+    return submit_ordered(context, self->uses, self->reads, self->writes, submit_launch, &bound, 0)
+               ? NULL
+           : self->arguments == NULL ? missing((PyObject *)self, "_arguments")
+                                     : Py_NewRef(self->arguments);
 }
 
 /* Tells the run that a trace notes how much memory a launch uses. */

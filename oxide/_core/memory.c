@@ -403,43 +403,36 @@ int note_host_copy(Context *context, PyObject *array) {
         PyObject_CallFunctionObjArgs(given.note_array, (PyObject *)context, array, NULL));
 }
 
+typedef struct {
+    PyObject *address, *host, *size;
+    int up;
+} Copy;
+
+static int submit_copy(PyObject *driver, PyObject *handle, void *work) {
+    Copy *copy = work;
+    return drop_result(copy->up
+                           ? PyObject_CallMethodObjArgs(driver, names.copy_to_device, copy->address,
+                                                        copy->host, copy->size, handle, NULL)
+                           : PyObject_CallMethodObjArgs(driver, names.copy_to_host, copy->host,
+                                                        copy->address, copy->size, handle, NULL));
+}
+
 /* Submits one ordered copy between a box and page-locked memory. */
 static int copy_host(Context *context, Box *box, PyObject *host, int up) {
     if (!IS_NONE(context->recording) || box->allocation == NULL || context->timeline == NULL ||
-        context->driver == NULL) {
+        context->driver == NULL)
         return drop_result(PyObject_CallFunctionObjArgs(given.copy_host, (PyObject *)context,
                                                         (PyObject *)box, host,
                                                         up ? Py_True : Py_False, NULL));
-    }
-    PyObject *address = PyLong_FromUnsignedLongLong(box->address),
-             *size = PyLong_FromSsize_t(box->nbytes);
-    if (address == NULL || size == NULL || lock_take(runtime_lock) < 0) {
-        Py_XDECREF(address);
-        Py_XDECREF(size);
-        return -1;
-    }
+    Copy copy = {PyLong_FromUnsignedLongLong(box->address), host, PyLong_FromSsize_t(box->nbytes),
+                 up};
     Allocation *uses[] = {box->allocation};
-    PyObject *error = NULL;
-    int failed = order_before(context, uses, !up, up);
-    if (!failed) {
-        PyObject *done =
-            up ? PyObject_CallMethodObjArgs(context->driver, names.copy_to_device, address, host,
-                                            size, context->timeline->handle, NULL)
-               : PyObject_CallMethodObjArgs(context->driver, names.copy_to_host, host, address,
-                                            size, context->timeline->handle, NULL);
-        error = done == NULL ? caught_error() : NULL;
-        Py_XDECREF(done);
-        if (error == NULL ||
-            was_interrupted(error)) /* after an interrupt, the copy may have been submitted */
-            failed = order_after(context, uses, !up, up);
-    }
-    lock_release(runtime_lock);
-    Py_DECREF(address);
-    Py_DECREF(size);
-    if (error == NULL)
-        return failed;
-    raise_error(error);
-    return -1;
+    int failed = copy.address == NULL || copy.size == NULL
+                     ? -1
+                     : submit_ordered(context, uses, !up, up, submit_copy, &copy, 0);
+    Py_XDECREF(copy.address);
+    Py_XDECREF(copy.size);
+    return failed;
 }
 
 static PyObject *core_copy_host(PyObject *Py_UNUSED(module), PyObject *const *arguments,

@@ -86,6 +86,14 @@ int raise_if_loss(PyObject *device) {
     return -1;
 }
 
+int raise_if_lost(PyObject *device) {
+    PyObject *lost = PyObject_GetAttr(device, names.lost);
+    if (lost == NULL)
+        return -1;
+    Py_DECREF(lost);
+    return lost == Py_None ? 0 : drop_result(METHOD0(device, names.raise_if_lost));
+}
+
 /* Records an event for a mark. */
 static int record(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
@@ -215,16 +223,8 @@ static PyObject *timeline_note_passed(PyObject *self, PyObject *number) {
 static int ask(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
         return LACKS(self, "device");
-    PyObject *lost = PyObject_GetAttr(self->device, names.lost);
-    if (lost == NULL)
+    if (raise_if_lost(self->device) < 0)
         return -1;
-    Py_DECREF(lost);
-    if (lost != Py_None) {
-        PyObject *done = METHOD0(self->device, names.raise_if_lost);
-        if (done == NULL)
-            return -1;
-        Py_DECREF(done);
-    }
     long long position = mark->position;
     PyObject *event = IS_NONE(mark->event) ? NULL : Py_NewRef(mark->event);
     PyObject *answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
@@ -617,6 +617,26 @@ int order_after(Context *context, Allocation **uses, int reads, int writes) {
             return -1;
     }
     return 0;
+}
+
+int submit_ordered(Context *context, Allocation **uses, int reads, int writes, Submit call,
+                   void *work, int always) {
+    if (lock_take(runtime_lock) < 0)
+        return -1;
+    PyObject *driver = Py_XNewRef(context->driver), *handle = Py_XNewRef(context->timeline->handle);
+    int failed = driver == NULL || handle == NULL ? LACKS(context, "driver")
+                                                  : order_before(context, uses, reads, writes);
+    if (!failed) {
+        failed = call(driver, handle, work);
+        PyObject *error = failed ? caught_error() : NULL;
+        if (error == NULL || always || was_interrupted(error))
+            failed |= order_after(context, uses, reads, writes);
+        raise_error(error);
+    }
+    lock_release(runtime_lock);
+    Py_XDECREF(driver);
+    Py_XDECREF(handle);
+    return failed ? -1 : 0;
 }
 
 int add_ordering(PyObject *module) {

@@ -269,7 +269,6 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
             return back == NULL ? -1 : 1;
         }
         Py_INCREF((PyObject *)home);
-        Py_CLEAR(dropped->visible); /* the program can no longer observe the run through it */
         PyObject *address = PyLong_FromUnsignedLongLong(dropped->address);
         PyObject *live = address == NULL ? NULL : PyObject_GetAttr(home->device, names.live);
         PyObject *reclaimer =
@@ -277,6 +276,7 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
         PyObject *freeing = reclaimer == NULL ? NULL : PyObject_GetAttr(reclaimer, names._freeing);
         PyObject *before = freeing == NULL ? NULL : PyLong_FromLongLong(++home->position);
         PyObject *done = NULL;
+        Py_CLEAR(dropped->visible); /* the program can no longer observe the run through it */
         if (before != NULL && PyDict_SetItem(freeing, (PyObject *)home, before) == 0) {
             if (PyDict_DelItem(live, address) < 0)
                 PyErr_Clear();
@@ -361,17 +361,8 @@ static Context *context_for(PyObject *operation, PyObject *stream, PyObject *vis
     Context *context = (Context *)PyType_GenericAlloc((PyTypeObject *)given.Context, 0);
     if (context == NULL)
         return NULL;
-    PyObject *lost = set_context(context, stream, NULL, visible) < 0
-                         ? NULL
-                         : PyObject_GetAttr(context->device, names.lost);
-    if (lost != NULL && lost != Py_None) {
-        PyObject *raised = METHOD0(context->device, names.raise_if_lost);
-        Py_DECREF(lost);
-        lost = raised;
-    }
-    int failed = lost == NULL || (sweeps && sweep(context->timeline) < 0);
-    Py_XDECREF(lost);
-    if (failed)
+    if (set_context(context, stream, NULL, visible) < 0 || raise_if_lost(context->device) < 0 ||
+        (sweeps && sweep(context->timeline) < 0))
         Py_CLEAR(context);
     return context;
 }
