@@ -424,7 +424,7 @@ int note_passed(Timeline *timeline, long long position);
 void note_write(Allocation *allocation, Timeline *timeline, long long position);
 PyObject *take_event(PyObject *device);
 int spare_event(PyObject *device, PyObject *event);
-int raise_if_loss(PyObject *device);
+void raise_if_loss(PyObject *device);
 int raise_if_lost(PyObject *device);
 Allocation *allocation_of(PyObject *object);
 /* Of an array of allocations, with a reference each: a list of some, a visit, and the end of all.

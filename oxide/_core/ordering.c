@@ -78,12 +78,10 @@ int spare_event(PyObject *device, PyObject *event) {
     return done == NULL ? -1 : 0;
 }
 
-/* After a call of the driver has failed: if the device is lost, has it raise its loss. Returns -1.
- */
-int raise_if_loss(PyObject *device) {
+/* After a call of the driver has failed: if the device is lost, has it raise its loss. */
+void raise_if_loss(PyObject *device) {
     if (given.DeviceLostError != NULL && PyErr_ExceptionMatches(given.DeviceLostError))
         Py_XDECREF(handle_error(device, names.raise_lost, NULL)); /* it always raises */
-    return -1;
 }
 
 int raise_if_lost(PyObject *device) {
@@ -98,20 +96,19 @@ int raise_if_lost(PyObject *device) {
 static int record(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
         return LACKS(self, "device");
-    PyObject *event = take_event(self->device);
-    if (event == NULL)
-        return -1;
-    PyObject *done =
-        PyObject_CallMethodObjArgs(self->driver, names.record_event, event, self->handle, NULL);
-    if (done != NULL) {
-        Py_DECREF(done);
+    PyObject *device = Py_NewRef(self->device), *event = take_event(device);
+    int failed = event == NULL ? -1
+                               : drop_result(PyObject_CallMethodObjArgs(
+                                     self->driver, names.record_event, event, self->handle, NULL));
+    if (!failed) {
         SET(mark->event, event);
-        Py_DECREF(event);
-        return 0;
+    } else if (event != NULL) {
+        spare_event(device, event);
+        raise_if_loss(device);
     }
-    spare_event(self->device, event);
-    Py_DECREF(event);
-    return raise_if_loss(self->device);
+    Py_XDECREF(event);
+    Py_DECREF(device);
+    return failed;
 }
 
 static int close_timeline(Timeline *self) {
@@ -223,17 +220,19 @@ static PyObject *timeline_note_passed(PyObject *self, PyObject *number) {
 static int ask(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
         return LACKS(self, "device");
-    if (raise_if_lost(self->device) < 0)
-        return -1;
-    long long position = mark->position;
+    PyObject *device = Py_NewRef(self->device), *answer = NULL;
     PyObject *event = IS_NONE(mark->event) ? NULL : Py_NewRef(mark->event);
-    PyObject *answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
-                                     : METHOD1(self->driver, names.query_event, event);
+    long long position = mark->position;
+    if (raise_if_lost(device) == 0) {
+        answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
+                               : METHOD1(self->driver, names.query_event, event);
+        if (answer == NULL)
+            raise_if_loss(device);
+    }
+    int passed = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
     Py_XDECREF(event);
-    if (answer == NULL)
-        return raise_if_loss(self->device);
-    int passed = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
+    Py_DECREF(device);
     return passed > 0 && note_passed(self, position) < 0 ? -1 : passed;
 }
 

@@ -664,8 +664,8 @@ static int synchronize_on(Timeline *timeline, long long position, PyObject *devi
     int failed = spare_event(device, event);
     Py_DECREF(event);
     if (done == NULL)
-        return raise_if_loss(device);
-    return failed ? -1 : note_passed(timeline, position);
+        raise_if_loss(device);
+    return done == NULL || failed ? -1 : note_passed(timeline, position);
 }
 
 static int synchronize_past(Timeline *timeline, long long position) {

@@ -93,6 +93,22 @@ def test_a_frame_without_an_operation_is_an_error_of_a_traced_walk() -> None:
         walk.advance(True)
 
 
+@pytest.mark.parametrize("method", ["query_stream", "record_event"])
+def test_a_driver_that_drops_the_device_of_a_stream_is_an_error(method: str) -> None:
+    timeline = oxide.devices()[0].new_stream()._timeline
+    mark = timeline.mark()
+
+    def fail(*_: object) -> None:
+        del timeline.device
+        raise oxide.DeviceLostError("gone")
+
+    device, driver = timeline.device, timeline.driver
+    timeline.driver = types.SimpleNamespace(**{method: fail})
+    with pytest.raises(oxide.DeviceLostError):
+        timeline.ask(mark) if method == "query_stream" else timeline._record(mark)
+    device.lost, timeline.device, timeline.driver = None, device, driver
+
+
 def test_an_outcome_that_is_no_exception_is_an_error() -> None:
     future = bump(new_box(), 1.0).into_future()
     future._error = 5
