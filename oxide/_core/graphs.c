@@ -150,12 +150,9 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-static int submit_graph(PyObject *driver, PyObject *stream, void *work) {
-    PyObject *handle = Py_NewRef(((Captured *)work)->handle);
-    int failed =
-        drop_result(PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL));
-    Py_DECREF(handle);
-    return failed;
+static int submit_graph(PyObject *driver, PyObject *stream, void *handle) {
+    return drop_result(
+        PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL));
 }
 
 /* Submits a launch, with the graph's lock held. */
@@ -176,9 +173,11 @@ static int launch(Captured *self, Context *context) {
         SET(context->report,
             NULL); /* later launches get a new report, which is checked after this one */
     }
-    int failed = self->handle == NULL ? LACKS(self, "_handle")
-                                      : submit_ordered(context, self->uses, self->reads,
-                                                       self->writes, submit_graph, self, 1);
+    PyObject *handle = Py_XNewRef(self->handle);
+    int failed = handle == NULL ? LACKS(self, "_handle")
+                                : submit_ordered(context, self->uses, self->reads, self->writes,
+                                                 submit_graph, handle, 1);
+    Py_XDECREF(handle);
     if (!failed && self->fills_host) {
         failed = note_host_copy(context, Py_None);
         if (!failed && IS_NONE(self->first)) {
