@@ -431,7 +431,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> tuple[T, list[Allocation]]:
     """Calls ``record`` with a context whose work is recorded and never runs. Returns the result, and the memory that
     was allocated."""
-    recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+    recording = Recording(context.stream, of_run=True, rehearses=True)
     inner = context.part(recording)
     try:
         with recording:

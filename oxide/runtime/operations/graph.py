@@ -573,7 +573,7 @@ class _Captured(core.Captured):
 
 def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
-    recording = Recording(require_stream(stream), allocates=True)
+    recording = Recording(require_stream(stream))
     context = ExecutionContext(stream, recording)
     try:
         with recording:
@@ -609,7 +609,7 @@ class AsGraph(DeviceOperation[T]):
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         context = frame.context
         if not frame.at:
-            frame.data = recording = Recording(context.stream, allocates=True, of_run=True)
+            frame.data = recording = Recording(context.stream, of_run=True)
             frame.inner = context.part(recording)
             frame.at = 1
             recording.__enter__()
@@ -647,7 +647,7 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
     operations."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
+    recording = Recording(require_stream(stream), rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:

@@ -69,7 +69,7 @@ class Planned(DeviceOperation[T]):
             if recording is not None:  # a part of what is recorded
                 frame.at, frame.data = _RECORDED, len(recording.nodes)
             else:
-                recording = Recording(context.stream, allocates=True, outer=context)
+                recording = Recording(context.stream, outer=context)
                 frame.inner = context.part(recording)
                 frame.inner.visible = context.visible
                 frame.at, frame.data, frame.place, frame.results = _PLANS, recording, context.place, context.renewed
@@ -180,7 +180,7 @@ def planned(operation: DeviceOperation[T]) -> DeviceOperation[T]:
 def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     """Returns the text of ``op.explain()``."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True, explains=True)
+    recording = Recording(require_stream(stream), rehearses=True, explains=True)
     context = ExecutionContext(stream, recording)
     try:
         with recording:
