@@ -20,7 +20,7 @@ from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
 from oxide.runtime.operations.graph import discard
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, Value
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, done
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
@@ -90,7 +90,7 @@ class Planned(DeviceOperation[T]):
         """Submits what is recorded. From now on the operation runs without a plan."""
         self._submit(frame)
         # The sources of an ``unzip`` that were recorded are not run again.
-        frame.context.renewed = {operation: _done(result) for operation, result in frame.data.results.items()}
+        frame.context.renewed = {operation: done(result) for operation, result in frame.data.results.items()}
 
     def _fuse(self, frame: Frame, context: ExecutionContext, first: int, state: int) -> None:
         """Fuses what is recorded, in ``context`` from node ``first`` on, and then sets the frame's state."""
@@ -221,13 +221,6 @@ def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
             for name, body in zip(node.labels, node.bodies, strict=False):
                 lines += [f"{indent}  {name}:", *_listed(body, indent + "    ")]
     return lines
-
-
-def _done(result: object) -> DeviceOperation[Any]:
-    """Returns an operation that yields a result of this run, and that need not be run."""
-    operation = Value(result)
-    operation.consume()
-    return operation
 
 
 def _submit_branches(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:
