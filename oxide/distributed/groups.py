@@ -315,19 +315,18 @@ class Group:
         context.watch_faults([report])
         if context.visible is not None:
             context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
-        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
         uses = call.uses
         if uses is None:
             uses = call.uses = self._uses(call)
         with context.submission_lock:
             submitted = False
-            for each, (reads, writes) in zip(lead, uses, strict=True):
+            for each, (reads, writes) in zip(contexts, uses, strict=False):  # the lead's alone on CPU devices
                 each.begin(reads, writes)
             try:
                 self._plane.submit(contexts, call, report)
                 submitted = True
             finally:
-                for each, (reads, writes) in zip(lead, uses, strict=True):
+                for each, (reads, writes) in zip(contexts, uses, strict=False):
                     each.end(reads, writes, submitted=submitted)
 
     def _uses(self, call: Call) -> list[tuple[list[Allocation], list[Allocation]]]:

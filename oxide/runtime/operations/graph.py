@@ -692,7 +692,7 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     try:
         graphs.begin_capture(stream)
         try:
-            recording.replay_into(driver, stream)
+            recording.replay_into(graphs, stream)
         except BaseException:
             with suppress(DeviceError):
                 graphs.destroy_graph(graphs.end_capture(stream))

@@ -314,9 +314,10 @@ def _narrow_element(scalar: ScalarType, number: float) -> bytes:
     """Returns the bytes of a number as a type of ``ml_dtypes``. Raises ``OverflowError``."""
     from oxide.language import narrow  # imported here: few programs need it
 
-    if not narrow.fits(scalar.name, number):
+    bits = narrow.encoded(scalar.name, number)
+    if bits is None:
         raise OverflowError
-    return narrow.encoded(scalar.name, number).to_bytes(scalar.dtype.itemsize, "little")
+    return bits.to_bytes(scalar.bits // 8, "little")
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:

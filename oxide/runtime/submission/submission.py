@@ -263,7 +263,8 @@ class ExecutionContext(core.ExecutionContext):
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
         ``other`` keeps alive."""
         try:
-            other.wait_for_joined()
+            if other._joined:
+                other.wait_for_joined()
             mark = other.timeline.mark()
             other.settle(mark.position)
             self._joined += (mark,)
