@@ -429,10 +429,10 @@ def done(result: T) -> DeviceOperation[T]:
     return operation
 
 
-def filled(arguments: tuple[Any, ...], results: list[Any]) -> list[Any]:
+def filled(arguments: Iterable[Any], results: Iterable[Any]) -> tuple[Any, ...]:
     """Returns arguments with ``results`` in place of the operations among them."""
     yielded = iter(results)
-    return [next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments]
+    return tuple([next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments])
 
 
 @final
