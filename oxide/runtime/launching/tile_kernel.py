@@ -43,7 +43,7 @@ from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.operations.combinators import zip as both
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -136,9 +136,7 @@ class TileKernel:
 
         Raises ``ArgumentError`` and ``CompileError`` before anything is submitted.
         """
-        for each in (*args, *kwargs.values()):
-            if isinstance(each, DeviceOperation):
-                each.consume()  # now, so that an operation whose launch is refused does not warn
+        consume((*args, *kwargs.values()))
         try:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES
@@ -74,6 +75,7 @@ class LaunchHook:
 
 
 @final
+@dataclass(eq=False)
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
@@ -84,22 +86,15 @@ class Recording:
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        *,
-        allocates: bool,
-        outer: ExecutionContext | None = None,
-        of_run: bool = False,
-        rehearses: bool = False,
-        explains: bool = False,
-    ) -> None:
-        self.stream = stream
-        self.allocates = allocates
-        self.outer = outer
-        self.rehearses = rehearses
-        self.explains = explains
-        self._of_run = of_run
+    stream: Stream
+    allocates: bool = True
+    _: KW_ONLY
+    outer: ExecutionContext | None = None
+    of_run: bool = False
+    rehearses: bool = False
+    explains: bool = False
+
+    def __post_init__(self) -> None:
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
@@ -118,7 +113,7 @@ class Recording:
         self.launched: Launched | None = None  # the next launch, if the program makes it and not the runtime
 
     def __enter__(self) -> Recording:
-        if not self._of_run:
+        if not self.of_run:
             refuse_in_capture("capturing a graph")
         before = current_capture.get()
         # An interrupt may leave a closed capture in the variable.
@@ -138,7 +133,7 @@ class Recording:
     def is_of_run(self) -> bool:
         """Returns whether the recorded work runs once, as a part of a run. If it does, no later launch can fill
         declared inputs."""
-        return self._of_run or self.outer is not None
+        return self.of_run or self.outer is not None
 
     # Used by contexts
 
