@@ -446,8 +446,9 @@ class _FunctionParser(_Reader):
             whole, path = self._typed(), self._path()
             return Extract(name, member_type(whole.type, path), whole, path)
         elif opcode == "insertvalue":
-            whole, _, part = self._typed(), self._comma(), self._typed()
-            return Insert(name, whole, part, self._path())
+            whole = self._typed()
+            self._comma()
+            return Insert(name, whole, self._typed(), self._path())
         elif opcode in LISTS:
             flags, operands = self._words(_FLAGS), self._operands()
             return Operation(name, _result_of(opcode, operands), opcode, operands, flags)

@@ -26,8 +26,8 @@ def with_calls(assembly: str, calls: Calls) -> str:
     """Returns PTX in which the calls replace the numbered columns. Apart from the ``.loc`` and ``.file`` directives and
     the section of names, the result is the PTX of the same kernel without line tables."""
     read = [line for line in assembly.split("\n") if not line.startswith(_LEFT_OUT)]
-    listed = [line.removeprefix(_FILE).partition(" ") for line in read if line.startswith(_FILE)]
-    files = {path[1:-1]: int(number) for number, _, path in listed}
+    numbered = [line.removeprefix(_FILE).partition(" ") for line in read if line.startswith(_FILE)]
+    files = {path[1:-1]: int(number) for number, _, path in numbered}
     added: list[str] = []
     names: dict[str, str] = {}
 

@@ -120,7 +120,7 @@ def _module(
     symbols = kernel.module.functions
     machine = gpu_machine(tensor.architecture(target.arch, symbols), target.features or FEATURES)
     capability = capability_of(target.arch)
-    edited = parse(kernel.text) if _needs_edits(kernel.module) else kernel.module
+    edited = kernel.module.copy() if _needs_edits(kernel.module) else kernel.module
     _place_constants(edited)
     maps = tensor.take_maps(kernel, edited, signature)
     support = [
@@ -136,11 +136,12 @@ def _module(
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),
     ]
-    module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
-    if has_lines(kernel.module):
-        linked = parse(str(module))
-        move_lines(linked, kernel.symbol, entry)
-        module = link([header(machine) + str(linked)])
+    supporting = declared_once("\n".join(support))
+    if has_lines(edited):
+        edited.adopt(parse(supporting))
+        move_lines(edited, kernel.symbol, entry)
+        supporting = ""
+    module = link(header(machine) + part for part in (str(edited), check, supporting))
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no vector registers
@@ -149,9 +150,10 @@ def _module(
 
 def _needs_edits(module: Module) -> bool:
     """Returns whether a kernel has constant arrays, copies of tiles, streaming accesses or remainders, which a GPU
-    treats specially."""
+    treats specially, or line tables."""
     return (
-        any(symbol.startswith("oxide.constant") for symbol in module.globals)
+        has_lines(module)
+        or any(symbol.startswith("oxide.constant") for symbol in module.globals)
         or tensor.copies_tiles(module)
         or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
     )
