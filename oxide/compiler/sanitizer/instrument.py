@@ -23,7 +23,7 @@ from oxide.compiler.cpu.coroutines.warpgroups import ROW_BYTES
 from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.recognise import called, place_of
 from oxide.compiler.ir.tiled_parameters import MOST_AXES, TileCopy
 from oxide.compiler.ir.values import (
@@ -94,9 +94,9 @@ def compile_sanitized(
     instrumenter = _Instrumenter(name, kernel, module, pointers, views, kinds)
     instrumenter.instrument()
     _let_go(module)
-    module.adopt(parse(check_functions.definitions(kinds, kernel.cluster is not None)))
+    linked = link([str(module), check_functions.definitions(kinds, kernel.cluster is not None)])
     code = object_code.compile_native(
-        dataclasses.replace(kernel, module=module), signature, kernel_id, target, unchecked=unchecked
+        dataclasses.replace(kernel, module=parse(str(linked))), signature, kernel_id, target, unchecked=unchecked
     )
     static = primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)
