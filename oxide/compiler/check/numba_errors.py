@@ -234,9 +234,13 @@ _UNIFY = "Cannot unify {first} and {second} for '{name}'"
 def _problem(text: str, node: Node, numba_style: bool) -> str:
     """Returns the problem that numba's message describes. If the message describes several, the first in the table
     wins, and of one kind the first in the message."""
-    for template, build in _PROBLEMS.items():
+    for template, wording in _PROBLEMS.items():
         found = parts_of(template, text)
-        if found is not None and (problem := build(found, node, numba_style)):
+        if found is None:
+            continue
+        if isinstance(wording, str):
+            return wording.format_map({name: _SHOWN.get(name, str)(part) for name, part in found.items()})
+        if problem := wording(found, node, numba_style):
             return problem
     shown = "" if node is None else ast.unparse(node)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in")]
@@ -249,21 +253,9 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
 
 
 _INTERNAL = (
-    "object has no attribute",
-    "is not subscriptable",
-    "nonetype",
-    "numba",
-    "opcode",
-    "op-code",
-    "arg mismatch",
-    "llvm",
-)
+    "object has no attribute", "is not subscriptable", "arg mismatch", "nonetype", "numba", "opcode", "op-code", "llvm",
+)  # fmt: skip
 """Words of numba's internals, which mean nothing to a kernel's author."""
-
-
-def _conversion_problem(said: Said, node: Node, numba_style: bool) -> str:
-    hint = "; its plain number is index.get()" if said["source"] == "ThreadIndex" else ""
-    return f"{_shown(said['source'])} cannot be converted to {_shown(said['target'])}{hint}"
 
 
 def _loop_problem(said: Said, node: Node, numba_style: bool) -> str:
@@ -272,21 +264,9 @@ def _loop_problem(said: Said, node: Node, numba_style: bool) -> str:
     return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
 
 
-def _return_problem(said: Said, node: Node, numba_style: bool) -> str:
-    source, target = _shown(said["source"]), _shown(said["target"])
-    if target == "None":
-        return "a kernel returns nothing: write its result into an array that is a parameter"
-    return f"the function is declared to return {target} and a path returns {source}; return a value on every path"
-
-
 def _store_problem(said: Said, node: Node, numba_style: bool) -> str:
     array = _array_of(said["array"])
     return "" if array is None else _index_problem("setitem", *array, [said["index"], said["value"]], node)
-
-
-def _length_problem(said: Said, node: Node, numba_style: bool) -> str:
-    count = said["values"].rstrip("')")  # numba shows the message's two parts as a tuple
-    return f"the value has {count} elements, and here it becomes {said['names']}"
 
 
 def _unpacking_problem(said: Said, node: Node, numba_style: bool) -> str:
@@ -298,10 +278,6 @@ def _use_problem(said: Said, node: Node, numba_style: bool) -> str:
     given = " and ".join(map(_shown, split_list(said["arguments"]))) or "no arguments"
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
     return f"{called}(...) is not defined for {given}"
-
-
-def _unassigned(said: Said, node: Node, numba_style: bool) -> str:
-    return f"{said['name']} is read here before it is assigned"
 
 
 def _method_problem(name: str, statement: ast.stmt | None) -> str:
@@ -405,31 +381,39 @@ def _unify_problem(said: Said, node: Node, numba_style: bool) -> str:
     return f"{name} is {shown[0]} in one place and {shown[1]} in another; use one name for each"
 
 
-_PROBLEMS: dict[str, Callable[[Said, Node, bool], str]] = {
-    "Casting {source} to {target} directly is unsupported": _conversion_problem,
+_PROBLEMS: dict[str, str | Callable[[Said, Node, bool], str]] = {
+    "Casting ThreadIndex to {target} directly is unsupported": (
+        "ThreadIndex cannot be converted to {target}; its plain number is index.get()"
+    ),
+    "Casting {source} to {target} directly is unsupported": "{source} cannot be converted to {target}",
     ">>> {function}({arguments})": _call_problem,
     "Unknown attribute '{name}' of type {type}": _attribute_problem,
-    "Cannot resolve setattr: ({type}).{name} = ": lambda said, *_: (
-        f"{_shown(said['type'])} has no .{said['name']} that can be assigned to"
-    ),
+    "Cannot resolve setattr: ({type}).{name} = ": "{type} has no .{name} that can be assigned to",
     _UNIFY: _unify_problem,
-    "Cannot cast {source} to {target}": lambda said, *_: (
-        f"{_shown(said['source'])} cannot become {_shown(said['target'].partition(':')[0])} here"
-    ),
+    "Cannot cast {source} to {target}:": "{source} cannot become {target} here",
+    "Cannot cast {source} to {target}": "{source} cannot become {target} here",
     "Invalid use of getiter with parameters ({type})": _loop_problem,
-    "No type info available for {type} as a callable": lambda said, *_: f"{_shown(said['type'])} cannot be called",
-    "No conversion from {source} to {target} for '$": _return_problem,
-    "Can't unify return type from the following types: {types}": lambda said, *_: (
-        f"the returned values have different types: {_translate(said['types'])}; return one type"
+    "No type info available for {type} as a callable": "{type} cannot be called",
+    "No conversion from {source} to none for '$": (
+        "a kernel returns nothing: write its result into an array that is a parameter"
     ),
-    "name '{name}' is not defined": _unassigned,
-    "ariable '{name}' is not defined": _unassigned,
+    "No conversion from {source} to {target} for '$": (
+        "the function is declared to return {target} and a path returns {source}; return a value on every path"
+    ),
+    "Can't unify return type from the following types: {types}": (
+        "the returned values have different types: {types}; return one type"
+    ),
+    "name '{name}' is not defined": "{name} is read here before it is assigned",
+    "ariable '{name}' is not defined": "{name} is read here before it is assigned",
     "Cannot resolve setitem: {array})[{index}] = {value}": _store_problem,
-    "wrong tuple length for {what}expected {names}, got {values}": _length_problem,
+    "wrong tuple length for {what}expected {names}, got {values}'": (
+        "the value has {values} elements, and here it becomes {names}"
+    ),
     "failed to unpack {type}": _unpacking_problem,
     "Invalid use of {function} with parameters ({arguments})": _use_problem,
 }
-"""Maps numba's messages to the functions that word the problem, or return "" to leave it to another message."""
+"""Maps numba's messages to the problem, or to a function that words the problem. The function returns "" to leave it to
+another message."""
 
 
 def _element_types(type_text: str) -> list[str]:
@@ -486,3 +470,7 @@ def _array_of(text: str) -> tuple[str, int] | None:
 
 def _translate(text: str) -> str:
     return re.sub(r"\b(?:u?int\d+|float\d+|complex\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)
+
+
+_SHOWN = {"source": _shown, "target": _shown, "type": _shown, "types": _translate}
+"""Maps the names that templates have for types to the functions that show these types."""

@@ -84,39 +84,27 @@ def _opaque_pointers(text: str) -> str:
     while before != text:
         before = text
         text = _SCALAR_POINTER.sub("ptr", text)
-        text = _AGGREGATE_POINTER.sub("ptr", text)
+        text = _AGGREGATE_POINTER.sub(r"ptr\1", text)
     return text
+
+
+def _in_brackets(plain: str, depth: int) -> str:
+    """Returns a pattern for text in brackets, in which brackets are nested ``depth`` times at most. ``plain`` is the
+    pattern for text without brackets."""
+    inside = plain
+    for _ in range(depth):
+        inside = rf"{plain}(?:[<{{\[]{inside}[>}}\]]{plain})*+"
+    return rf"[<{{\[]{inside}[>}}\]]"
 
 
 _SCALAR_POINTER = re.compile(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*')
-_AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*")
-
-
-@functools.lru_cache(maxsize=256)
-def _without_stars(text: str) -> str:
-    """Replaces by ``ptr`` the typed pointers that ``_opaque_pointers`` leaves in a type: pointers to structures that
-    contain structures."""
-    while "*" in text:
-        end = text.index("*")
-        start = end
-        depth = 0
-        while True:
-            start -= 1
-            depth += (text[start] in "]}>") - (text[start] in "[{<")
-            if depth == 0:
-                break
-        text = f"{text[:start]}ptr{text[end + 1 :]}"
-    return text
-
-
-_INSIDE = _PLAIN = r"""[^<>{}()\[\]"%@]*"""
-for _ in range(3):
-    _INSIDE = rf"{_PLAIN}(?:[<{{\[]{_INSIDE}[>}}\]]{_PLAIN})*"
+_AGGREGATE_POINTER = re.compile(_in_brackets(r"[^<>{}*\n\[\]]*+", 12) + r"((?: addrspace\(\d+\))?)\*")
+_PLAIN = r"""[^<>{}()\[\]"%@]*+"""
 _TOKEN = re.compile(
     r'[%@](?:"[^"]*"|[-\w$.]+)'  # a name
     r'|c?"[^"]*"'  # a string
     r"|ptr addrspace\(\d+\)"
-    rf"|[<{{\[]{_INSIDE}[>}}\]]"  # a type or a constant in brackets, without names in it, and not nested deeper
+    rf"|{_in_brackets(_PLAIN, 3)}"  # a type or a constant in brackets, without names in it
     r'|!(?:"[^"]*"|[\w.]*)'  # metadata
     r"|[-+\w.$#]+"  # a word or a number
     r"|\S"
@@ -209,34 +197,28 @@ class _Reader:
             return token
         if token[:1] not in _OPENING or token == "(":
             raise self._unread()
-        found = self._group()
-        if self._take("*"):
-            return "ptr"
-        if self._tokens[self._at] == "addrspace" and self._tokens[self._at + 4] == "*":
-            self._at += 5
-            return f"ptr addrspace({self._tokens[self._at - 3]})"
-        return _without_stars(found) if "*" in found else found
+        return self._group()
 
     def _unread(self) -> ValueError:
         return ValueError(f"cannot read {' '.join(self._tokens[self._at :])!r} of {self._text!r}")
 
     def _between(self, start: int, end: int) -> str:
         """Returns the text of the tokens from one index to another, and of the space before the first token."""
-        if end == start + 1 and start == 0:
-            return self._tokens[0]
-        places = [match.end() for match in _TOKEN.finditer(self._text)]
-        return self._text[places[start - 1] if start else 0 : places[end - 1]] if end > start else ""
+        ends = [0, *(match.end() for match in _TOKEN.finditer(self._text))]
+        return self._text[ends[start] : ends[end]]
 
-    def _rest(self, end: int = -1) -> str:
-        """Returns the text of the tokens that are left, up to the token with the index ``end``."""
-        tokens = self._tokens[self._at : end]
+    def _rest(self) -> str:
+        """Returns the text of the tokens that are left, except for operand bundles."""
+        tokens = self._tokens[self._at : -1]
         if not tokens:
             return ""
         if len(tokens) == 3 and tokens[1] == "align":
             return f", align {tokens[2]}"
         if len(tokens) == 1 and tokens[0][0] == "#":
             return f" {tokens[0]}"
-        return self._between(self._at, len(self._tokens) - 1 if end < 0 else end)
+        start = self._at
+        self._at = self._tokens.index("[" if "[" in tokens else "", start)
+        return self._between(start, self._at)
 
     def _take(self, token: str) -> bool:
         if self._tokens[self._at] == token:
@@ -516,8 +498,7 @@ class _FunctionParser(_Reader):
             if found := self._words(_ATTRIBUTES):
                 attributes[len(arguments)] = found
             arguments.append(self._value(argument_type))
-        end = self._tokens.index("[" if "[" in self._tokens[self._at :] else "", self._at)
-        after, self._at = self._rest(end), end
+        after = self._rest()
         return Call(
             name,
             type_,
