@@ -86,7 +86,7 @@ class TileKernel:
         self._warps = warps
         self._stages = stages
         self._fastmath = fastmath
-        self._lineinfo = wants_lines(lineinfo, function, self.name)
+        self._lineinfo = wants_lines(function, self.name, lineinfo)
         self.parameters = _parameters(function, names)
         self.defaults = default_values(function)
         self._signature = inspect.signature(function)
