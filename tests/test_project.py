@@ -151,7 +151,6 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
 
 PATTERNS = {
     "oxide/compiler/ir": {"parser", "text", "module", "files"},  # the parser, names, and names in templates of IR
-    "oxide/compiler/sanitizer": {"check_functions"},  # names in templates of IR
     "oxide/compiler/check": {"numba_errors", "print_formats"},  # messages
     "oxide/compiler/frontend/lowering": {"debug"},  # messages
 }
