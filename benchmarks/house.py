@@ -2,8 +2,8 @@
 
 Counts the lines of Python in each package of ``oxide``, the functions of ``oxide`` and ``oxide_kernels`` that
 ``python -m examples.async_mlp`` and ``axpy.ptx()`` enter in a process of their own without a cache, and the calls of a
-warm ``await h2d(x).and_then(f).and_then(d2h)`` on the CPU device: Python's, and with them those of functions in C. Needs
-no GPU.
+warm ``await h2d(x).and_then(f).and_then(d2h)`` on the CPU device: Python's, and beside them those of functions in C.
+Needs no GPU.
 
     python -m benchmarks.house                 # prints a table
     python -m benchmarks.house --out house.json

@@ -292,9 +292,7 @@ class Launch(Operation):
     _config: configs.LaunchConfig | None
     _kernel: Kernel
     _known: tuple[Spec, ...] | None
-    _numbers: Any
-    _open_contracts: Any
-    _output: Any
+    _held: Any
     _params: bytes
     _parts: tuple[Any, ...]
     _plan: binding.Plan

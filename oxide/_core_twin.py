@@ -259,7 +259,7 @@ class Launch(General, Operation):
     """A launch of a kernel. ``bind`` is added by ``binding.py``."""
 
     _bound = _composed = False
-    _bound_device = _config = _known = _numbers = _open_contracts = _output = NOTHING
+    _bound_device = _config = _held = _known = NOTHING
     _parts: tuple[Any, ...] = ()
 
 

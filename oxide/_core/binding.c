@@ -453,9 +453,13 @@ static int bind_array(Binding *binding, Slot *slot, Box *box) {
 }
 
 static int bind_box(Binding *binding, Plan *plan, Slot *slot, Box *box) {
-    if ((box->dtype != slot->dtype && box->dtype != slot->bits) || box->strides != NULL ||
-        box->shape == NULL)
+    if (box->strides != NULL || box->shape == NULL || box->dtype == NULL || slot->dtype == NULL)
         return 0;
+    if (box->dtype != slot->dtype && box->dtype != slot->bits) {
+        int same = is_equal(box->dtype, slot->dtype); /* NumPy makes equal ones of one dtype */
+        if (same <= 0)
+            return same;
+    }
     if (slot->ndim != 1 && slot->ndim != PyTuple_Size(box->shape))
         return 0;
     Uses *uses = slot->kind == SLICE ? &binding->reads : &binding->writes;
@@ -518,7 +522,7 @@ static Box *box_of(PyObject *argument) {
     return (Box *)box;
 }
 
-/* Returns 1 if two outputs share memory, in which case aliasing.py decides. */
+/* Returns 1 if two outputs share memory, in which case refusals.py decides. */
 static int outputs_overlap(Plan *plan, PyObject *arguments) {
     Py_ssize_t count = PyTuple_Size(plan->outputs);
     for (Py_ssize_t i = 1; i < count; i++) {
@@ -754,7 +758,7 @@ static PyObject *new_launch(Configured *self, Plan *plan, PyObject *arguments) {
 /* Makes the launch, or leaves it to ``_call_slow``. */
 static PyObject *configured_call(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Configured *self = (Configured *)object;
-    if (!IS_NONE(self->plan) && (PyObject *)keywords == NULL &&
+    if (!IS_NONE(self->plan) && (keywords == NULL || PyDict_Size(keywords) == 0) &&
         PyObject_TypeCheck(self->plan, types.plan) && ((Plan *)self->plan)->ready) {
         PyObject *plan = Py_NewRef(self->plan);
         PyObject *made = new_launch(self, (Plan *)plan, arguments);

@@ -152,8 +152,7 @@ typedef struct {
 
 typedef struct {
     Operation base;
-    PyObject *kernel, *config, *arguments, *plan, *special, *known, *numbers, *open_contracts,
-        *output, *parts;
+    PyObject *kernel, *config, *arguments, *plan, *special, *known, *held, *parts;
     PyObject *params,
         *device; /* of a launch that is bound: the parameters without the fault record's address */
     int reads, writes;

@@ -371,8 +371,8 @@ static Report *report_for(Context *context) {
 
 FIELDS_OF(Launch, AT(Operation, built), AT(Operation, placement), AT(Launch, kernel),
           AT(Launch, config), AT(Launch, arguments), AT(Launch, plan), AT(Launch, special),
-          AT(Launch, known), AT(Launch, numbers), AT(Launch, open_contracts), AT(Launch, output),
-          AT(Launch, parts), AT(Launch, params), AT(Launch, device))
+          AT(Launch, known), AT(Launch, held), AT(Launch, parts), AT(Launch, params),
+          AT(Launch, device))
 
 static int traverse_launch(PyObject *object, visitproc visit, void *arg) {
     Launch *self = (Launch *)object;
@@ -408,9 +408,7 @@ static PyMemberDef launch_members[] = {
     {"_plan", T_OBJECT_EX, AT(Launch, plan), 0, NULL},
     {"_specialization", T_OBJECT_EX, AT(Launch, special), 0, NULL},
     {"_known", T_OBJECT, AT(Launch, known), 0, NULL},
-    {"_numbers", T_OBJECT, AT(Launch, numbers), 0, NULL},
-    {"_open_contracts", T_OBJECT, AT(Launch, open_contracts), 0, NULL},
-    {"_output", T_OBJECT, AT(Launch, output), 0, NULL},
+    {"_held", T_OBJECT, AT(Launch, held), 0, NULL},
     {"_composed", T_BOOL, AT(Launch, composed), 0, NULL},
     {"_bound", T_BOOL, AT(Launch, bound), READONLY, NULL},
     {"_params", T_OBJECT_EX, AT(Launch, params), READONLY, NULL},

@@ -15,8 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
 import numpy as np
@@ -188,9 +187,7 @@ class ActorPool(Generic[Batch, Result]):
         self._tasks = tasks
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         tasks, scheduler = self._tasks, self._scheduler
         assert tasks is not None
         assert scheduler is not None
@@ -250,17 +247,8 @@ class ActorPool(Generic[Batch, Result]):
 
 
 def _state(worker: Worker) -> ActorState:
-    facts = worker.facts
-    return ActorState(
-        worker.number,
-        worker.state,
-        None if facts is None else facts.pid,
-        None if facts is None else facts.node,
-        None if facts is None else facts.device,
-        None if facts is None else facts.threads,
-        worker.restarts,
-        worker.busy,
-    )
+    pid, node, device, threads = (None,) * 4 if worker.facts is None else astuple(worker.facts)
+    return ActorState(worker.number, worker.state, pid, node, device, threads, worker.restarts, worker.busy)
 
 
 # Checks

@@ -6,7 +6,7 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 from oxide.tracing.events import Event, Work
@@ -42,18 +42,16 @@ class ProfileRow:
 
 
 @final
+@dataclass(slots=True)
 class _Sum:
     """The sums of a row. ``durations`` has the duration of one run out of each ``every`` runs, so that it stays
     short."""
 
-    __slots__ = ("count", "durations", "every", "nbytes", "total_ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_ns = 0
-        self.nbytes: int | None = 0
-        self.durations: list[int] = []
-        self.every = 1
+    count: int = 0
+    total_ns: int = 0
+    nbytes: int | None = 0
+    durations: list[int] = field(default_factory=list)
+    every: int = 1
 
     def add(self, duration: int, nbytes: int | None) -> None:
         if self.count % self.every == 0:
@@ -89,14 +87,15 @@ class Profile:
             return
         if event.parts:
             for part in event.parts:
-                self._add(part.name, "node of a graph", event.device, part.ended - part.begun, None)
+                self.add(part.name, "node of a graph", event.device, part.ended - part.begun, None)
             return
-        self._add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
+        self.add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
 
     def forked(self) -> None:
         """Does nothing: a forked child keeps the sums so far."""
 
-    def _add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
+    def add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
+        """Counts a run that took ``duration`` ns."""
         key = name, kind, device
         found = self._sums.get(key)
         if found is None:

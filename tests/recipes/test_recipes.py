@@ -17,10 +17,10 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FILES = {"kernel_option": 5, "tile_word": 4}
+FILES = {"dtype": 5, "kernel_option": 5, "operation": 4, "tile_word": 4}
 """The most files that a recipe touches."""
 
-COPIED = ("oxide", "oxide_kernels", "tests", "examples", "pyproject.toml")
+COPIED = ("oxide", "oxide_kernels", "docs", "tests", "examples", "pyproject.toml")
 
 
 def touched(patch: Path) -> list[str]:

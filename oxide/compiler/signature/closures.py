@@ -32,23 +32,15 @@ from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
 from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
-from oxide.language.types import ScalarType, of_dtype
+from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
 from .device_function import DeviceFunction
 from .generic_parameters import Lifted, OpenFunction
-from .signature import SCALARS, Annotation, Parameter
+from .signature import Annotation, Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, complex, np.generic)
-_BY_TYPE: dict[type, ScalarType] = {
-    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.numpys is not None
-} | {
-    bool: SCALARS["bool_"],
-    int: SCALARS["i64"],
-    float: SCALARS["f64"],
-    complex: SCALARS["c128"],
-}
 
 
 def kind_of(function: Function) -> Hashable:
@@ -88,7 +80,7 @@ def lift(
     constants: dict[str, Any] = {}
     for name, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS) and not (is_device and is_global):
-            kind = _BY_TYPE.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
+            kind = OF_PYTHON.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
             if kind is None:
                 raise _refused(
                     parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"
@@ -150,7 +142,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
     return tuple(word for part, number in zip(parts, numbers, strict=True) for word in part.words(number))
 
 
-_NO_SCALAR = ScalarType("function", np.dtype(np.void))
+_NO_SCALAR = ScalarType("function", numpys=np.dtype(np.void))
 _lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), compared in C code
 
 

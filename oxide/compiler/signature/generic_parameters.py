@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, get_args
 
 import numpy as np
 
-from oxide.compiler.source.source import located, parameter_line
+from oxide.compiler.source.source import at_parameter
 from oxide.errors import ArgumentError
-from oxide.language.types import ScalarType
+from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
 from oxide.messages import written
 
-from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, Kind, Parameter, shown
+from .signature import Kind, Parameter, shown
 
 if TYPE_CHECKING:
     from .device_function import DeviceFunction
@@ -140,13 +140,13 @@ def function_parameter(function: Callable[..., Any], kernel: str, name: str, ann
             return each.__name__
         if each is Any:
             return None
-        if isinstance(each, ScalarType) and each.name in FORMATS:
+        if isinstance(each, ScalarType):
             return each
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({SCALAR_NAMES}) in its "
             f"annotation, not {getattr(each, '__name__', each)}; Any says nothing of a type",
-            *parameter_line(function, name),
         )
 
     taken, returned = get_args(annotation) or (..., Any)
@@ -166,7 +166,7 @@ def _choices(
 ) -> tuple[ScalarType, ...]:
     """Returns the scalar types that a type variable may stand for: its constraints, or every scalar type that the
     parameter may have."""
-    possible = ATOMIC if kind == "atomic" else tuple(FORMATS)
+    possible = ATOMIC if kind == "atomic" else SCALARS
     problem = None
     if variable.__bound__ is not None:
         problem = "has a bound, which says nothing of machine types"
@@ -174,12 +174,12 @@ def _choices(
     if wrong:
         problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
     if problem is not None:
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
             f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
-            *parameter_line(function, name),
         )
     if variable.__constraints__:
         return tuple(variable.__constraints__)
-    return tuple(SCALARS[each] for each in possible)
+    return tuple(possible.values())

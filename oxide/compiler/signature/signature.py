@@ -15,25 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, fi
 
 import numpy as np
 
-from oxide.compiler.source.source import EMPTY, closure_values, located, parameter_line
+from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
 from oxide.errors import ArgumentError
-from oxide.language import types
+from oxide.language import shaped, types
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
-    AtomicSlice2,
-    AtomicSlice3,
-    DisjointSlice2,
-    DisjointSlice3,
-    DisjointSlice4,
-    DisjointSlice5,
-    Slice2,
-    Slice3,
-    Slice4,
-    Slice5,
-)
 from oxide.language.slices import DisjointSlice, Slice
-from oxide.language.types import ScalarType
+from oxide.language.types import ATOMIC, SCALAR_NAMES, ScalarType
 from oxide.messages import is_long, written
 
 from .untyped_arguments import ArgumentType, ArrayType, identity
@@ -46,47 +34,12 @@ if TYPE_CHECKING:
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f8e4m3 f8e5m2 f16 bf16 f32 f64 c64 c128 bool_"
-ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
-FORMATS = {
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "f8e4m3": "B",
-    "f8e5m2": "B",
-    "f16": "H",
-    "bf16": "H",
-    "f32": "f",
-    "f64": "d",
-    "c64": "ff",
-    "c128": "dd",
-    "bool_": "?",
-}
-
 _SHOWN: dict[Kind, str] = {
     "slice": "Slice",
     "disjoint": "DisjointSlice",
     "tiles": "DisjointSlice",
     "atomic": "AtomicSlice",
 }
-_LIMITS = {
-    f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    for sign in "iu"
-    for bits in (8, 16, 32, 64)
-}
-_CLASSES = {
-    **{name: name[0] for name in _LIMITS},
-    **dict.fromkeys(("f8e4m3", "f8e5m2", "f16", "bf16"), "h"),
-    **dict.fromkeys(("f32", "f64"), "f"),
-    "bool_": "b",
-}
-"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the narrow floats, which are
-passed as their bits."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
 
@@ -122,11 +75,12 @@ class Parameter:
 
     def __post_init__(self) -> None:
         # Computed here, because every launch reads these for every argument.
-        limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
+        number = self.scalar.kind if self.kind == "scalar" else ""
+        low, high = self.scalar.limits if number in ("i", "u") else (0, 0)
         object.__setattr__(self, "dtype", self.scalar.dtype)
-        object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
-        object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
-        if self.kind == "scalar" and self.scalar.kind == "c":
+        object.__setattr__(self, "integers", range(low, high + 1) if high else None)
+        object.__setattr__(self, "is_float", number == "f" and not self.scalar.precision)
+        if number == "c":
             from .complex_parameters import Parts  # imported here: few programs need it
 
             object.__setattr__(self, "lifted", Parts(self.kernel, self.name, self.scalar))
@@ -167,7 +121,7 @@ class Parameter:
         """Returns the parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
-        return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
+        return self.scalar.struct_format if self.kind == "scalar" else "Q" + "Q" * self.ndim
 
     def words(self, value: Any) -> tuple[Any, ...]:
         """Returns the words that are passed for a scalar, a tuple or a function. Raises ``ArgumentError``."""
@@ -185,20 +139,16 @@ class Parameter:
                 return value
         elif type(value) is float and self.is_float and -SAFE_FLOAT <= value <= SAFE_FLOAT:
             return value
-        kind = _CLASSES[self.scalar.name]
+        kind = self.scalar.kind
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
-        if kind == "h":
-            if _is_real(value):
-                return self._to_half(self._to_float(value))
-            raise self._refuse(value, "pass a number")
         if kind == "b":
             if isinstance(value, bool | np.bool_):
                 return bool(value)
             raise self._refuse(value, "pass True or False")
         if kind == "f":
             if _is_real(value):
-                return self._to_float(value)
+                return self._to_half(self._to_float(value)) if self.scalar.precision else self._to_float(value)
             raise self._refuse(value, "pass a number")
         if isinstance(value, bool | np.bool_):
             return int(value)
@@ -207,8 +157,8 @@ class Parameter:
                 value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
             )
         number = operator.index(value)
-        low, high = _LIMITS[self.scalar.name]
-        if not low <= number <= high:
+        if self.integers is None or number not in self.integers:
+            low, high = self.scalar.limits
             raise self._refuse(value, f"{self.scalar.name} holds {low} to {high}")
         return number
 
@@ -228,10 +178,10 @@ class Parameter:
         """Returns the bits of a narrow float, rounded to nearest, ties to even."""
         from oxide.language import narrow  # imported here: few programs need it
 
-        name = self.scalar.name
-        if not narrow.fits(name, number):
-            raise self._refuse(number, f"{name} holds magnitudes up to {narrow.FORMATS[name].greatest:.6g}")
-        return narrow.encoded(name, number)
+        bits = narrow.encoded(self.scalar.name, number)
+        if bits is None:
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {self.scalar.greatest:.6g}")
+        return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):
@@ -320,10 +270,10 @@ def parse_parameters(
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise located(
+            raise at_parameter(
                 function,
+                parameter.name,
                 f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
-                *parameter_line(function, parameter.name),
             )
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
@@ -369,22 +319,22 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         if isinstance(value, ScalarType):
             kind: Kind = "scalar"
             scalar: Any = value
-        elif get_origin(value) in _KINDS and _KINDS[get_origin(value)][0] != "atomic":
+        elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
             kind, scalar, tile, ndim = _slice_of(function, what, name, value)
             if isinstance(scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
-            raise located(
+            raise at_parameter(
                 function,
+                name,
                 f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
-                *parameter_line(function, name),
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+        if not isinstance(scalar, ScalarType):
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
-            raise located(function, problem, *parameter_line(function, name))
+            raise at_parameter(function, name, problem)
         found[name] = Annotation(kind, scalar, tile, ndim)
     return found
 
@@ -406,27 +356,16 @@ class Names:
         try:
             return eval(annotation, self.globals, self.locals)
         except Exception as error:
-            place = parameter_line(self.function, name)
-            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
+            problem = f"{what}, {annotation}, cannot be evaluated: {error}"
+            raise at_parameter(self.function, name, problem) from None
 
 
-SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
-"""The scalar types that kernels know, by name."""
-
-_KINDS: dict[Any, tuple[Kind, int]] = {
-    Slice: ("slice", 1),
-    Slice2: ("slice", 2),
-    Slice3: ("slice", 3),
-    Slice4: ("slice", 4),
-    Slice5: ("slice", 5),
-    DisjointSlice: ("disjoint", 1),
-    DisjointSlice2: ("disjoint", 2),
-    DisjointSlice3: ("disjoint", 3),
-    DisjointSlice4: ("disjoint", 4),
-    DisjointSlice5: ("disjoint", 5),
-    AtomicSlice: ("atomic", 1),
-    AtomicSlice2: ("atomic", 2),
-    AtomicSlice3: ("atomic", 3),
+_ONE_AXIS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AXIS.items()} | {
+    several: (kind, ndim)
+    for each, kind in _ONE_AXIS.items()
+    for ndim in range(2, 6)
+    if (several := getattr(shaped, f"{each.__name__}{ndim}", None))
 }
 """The kind and the number of axes of each slice type."""
 
@@ -461,7 +400,7 @@ def _slice_of(
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
     """Returns four facts of a slice's annotation: the kind, the element type, the sides of the layout's tiles (an empty
     tuple without a layout), and the number of axes."""
-    kind, ndim = _KINDS[get_origin(annotation)]
+    kind, ndim = SLICES[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):
         ndim = layouts.pop(0)
@@ -472,26 +411,26 @@ def _slice_of(
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
         problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     if ndim > 3:
         problem = (
             f"{what} is annotated {annotation!r}; an output of {ndim} axes is written by tensor.store_tile, and has "
         )
         problem += "no layout"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     if ndim == 3 and type(layouts[0]) is RowMajorTiles:
         problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     return "tiles", scalar, layouts[0].shape, ndim
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
             "Array[f32, 2], or leave the annotation out",
-            *parameter_line(function, name),
         )
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
@@ -510,16 +449,14 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
-    elif get_origin(annotation) in _KINDS:
+    elif get_origin(annotation) in SLICES:
         kind, scalar, tile, ndim = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
     else:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}",
-            *parameter_line(function, name),
+        raise at_parameter(
+            function, name, f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}"
         )
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
@@ -528,10 +465,10 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if not isinstance(scalar, ScalarType):
         from oxide.compiler.signature.annotation_advice import of_element
 
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
-            *parameter_line(function, name),
         )
     if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oxide.driver.base import provided
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
+from oxide.language.types import REGISTERED
 from oxide.locks import refuse_inside
 from oxide.messages import written
 from oxide.runtime.device import dlpack
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
-_REGISTERED = 2  # np.dtype.isbuiltin of a dtype that another library has registered
 
 
 def from_dlpack(x: Any) -> DeviceBox:
@@ -185,7 +186,7 @@ def box_on(
     device = runtime.default_device if timeline is None else timeline.device
     try:
         if layout.nbytes and not covered:
-            ordinal = runtime.driver.adopt(layout.low, layout.nbytes)
+            ordinal = provided(runtime.driver.sharing, "sharing").adopt(layout.low, layout.nbytes)
             adopted = True
             found = device if ordinal == device.id else runtime.device(ordinal)
         else:
@@ -204,7 +205,7 @@ def box_on(
         owner = take()
     except BaseException:
         if adopted:
-            runtime.driver.disown(layout.low, layout.nbytes)
+            provided(runtime.driver.sharing, "sharing").disown(layout.low, layout.nbytes)
         raise
     return _box(known, covered, timeline, layout, owner, written=written)
 
@@ -328,7 +329,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     the interface has no type for."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
-    if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes
+    if box.dtype.isbuiltin == REGISTERED:  # its typestr, <V2, is that of any two bytes
         raise AttributeError(f"__cuda_array_interface__ has no type for {box.dtype}; a box has __dlpack__ too")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
     stream = None
@@ -365,15 +366,16 @@ def _give_to_host(box: DeviceBox) -> None:
     """Waits for the uses of a box on the CPU device, whose memory the host may write from now on."""
     box._become_known()
     _wait_for_uses(box)
-    if box.nbytes:
+    sanitizer = box.device.driver.sanitizer
+    if box.nbytes and sanitizer is not None:
         low, high = box._span()
-        box.device.driver.expose(low, high - low)
+        sanitizer.expose(low, high - low)
 
 
 def _description(box: DeviceBox, readonly: bool = False) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
     dtype = box.dtype
-    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
+    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == REGISTERED else dtype.str
     return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, readonly), "strides": strides}
 
 

@@ -37,9 +37,9 @@ from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
-from oxide.runtime.launching.aliasing import refuse_shared_tensors
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.operations.combinators import zip as both
@@ -341,13 +341,7 @@ class TileKernel:
             passed.append(box if kind.kind == "partition" else argument)
         warps = config.get("warps", self._warps)
         inner = self._latest = self._kernel(tiles, constants, warps, config.get("stages"))
-        boxes = [
-            (parameter, each.value if isinstance(each, Arc) else each)
-            for parameter, each in zip(inner.description.parameters, passed, strict=True)
-        ]
-        inputs: list[Any] = [pair for pair in boxes if pair[0].kind == "slice" and isinstance(pair[1], DeviceBox)]
-        outputs: list[Any] = [pair for pair in boxes if pair[0].kind == "disjoint" and isinstance(pair[1], DeviceBox)]
-        refuse_shared_tensors(self.name, inputs, outputs)  # boxes that operations yield are compared at the run
+        refuse_shared_tensors(self.name, inner.description.parameters, passed)
         launch = inner[LaunchConfig(max(1, math.prod(grid)), _WARP * warps)](*passed)
         return TileLaunch(launch, self, {name: (given | constants)[name] for name in self.parameters})
 

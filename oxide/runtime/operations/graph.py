@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
 
 from oxide import core
 from oxide.core import PAGE_RECORDS, Dropping, submit_at_once
-from oxide.driver.base import GraphHandle
+from oxide.driver.base import GraphHandle, provided
 from oxide.errors import DeviceError, GraphError
 from oxide.locks import unheld
 from oxide.messages import written
@@ -33,7 +32,7 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
-from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -329,9 +328,7 @@ class GraphScope(Dropping):
             )
         return self._graph
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
@@ -345,9 +342,9 @@ class GraphScope(Dropping):
 
 @final
 class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
-    """The operation that ``CudaGraph.launch`` returns."""
-
     __slots__ = ()
+
+    _called = "graph launch"
 
     @property
     def _parts(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -358,7 +355,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return bool(self._sources) and bool(self._parts)
 
     def _execute_slowly(self, context: ExecutionContext) -> None:
-        submit_launch(context, self._graph, self._sources, [])
+        submit_launch(context, self._graph, self._sources, self._sources)
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
@@ -366,7 +363,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return super().step(frame, result)
 
     def finish(self, context: ExecutionContext, results: list[Any]) -> None:
-        submit_launch(context, self._graph, self._sources, results)
+        submit_launch(context, self._graph, self._sources, filled(self._sources, results))
 
     def copies_to_host(self) -> bool:
         return self._graph._fills_host
@@ -392,16 +389,13 @@ def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> _Capture
 
 
 def submit_launch(
-    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], results: list[Any]
+    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], given: Sequence[Any]
 ) -> None:
-    """Submits one launch of a graph. ``results`` are those of the operations among ``sources``, in order."""
+    """Submits one launch of a graph. ``given`` are ``sources`` with results in place of the operations."""
     captured = require_launch(context, graph)
-    yielded = iter(results)
     ready = [
-        arrived(number, captured.inputs[number], next(yielded), graph.device)
-        if isinstance(source, DeviceOperation)
-        else source
-        for number, source in enumerate(sources)
+        arrived(number, captured.inputs[number], found, graph.device) if isinstance(source, DeviceOperation) else found
+        for number, (source, found) in enumerate(zip(sources, given, strict=True))
     ]
     graph._follow_updates(context)
     captured.launch(context, ready)
@@ -457,29 +451,22 @@ class GraphInstances(Generic[T]):
 
 
 @final
-class InstanceLaunch(DeviceOperation[T]):
+class InstanceLaunch(OfArguments[T]):
     """The operation that ``GraphInstances.launch`` returns. Each run takes the next graph."""
 
     def __init__(self, instances: GraphInstances[T], sources: tuple[Source, ...]) -> None:
         self._instances = instances
-        self._sources = sources
-        if sources:
-            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
-            self._composed = bool(self._parts)
-        super().__init__()
+        super().__init__(*sources)
         self._placed, self._placement = True, instances[0].device
-
-    def execute(self, context: ExecutionContext) -> T:
-        return self.finish(context, [])
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
             require_launch(frame.context, self._instances[0])
         return super().step(frame, result)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+    def submit(self, context: ExecutionContext, *arguments: Any) -> T:
         graph, output = self._instances.next_of()
-        submit_launch(context, graph, self._sources, results)
+        submit_launch(context, graph, self._arguments, arguments)
         return output
 
     def copies_to_host(self) -> bool:
@@ -487,7 +474,7 @@ class InstanceLaunch(DeviceOperation[T]):
 
     def depict(self) -> Depiction:
         lines = (f"one of {len(self._instances)}", self._instances[0].summary())
-        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._sources])
+        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._arguments])
 
 
 @final
@@ -511,10 +498,10 @@ class _Captured(core.Captured):
         self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
-        self._at_launch = recording.at_launch
+        self._at_launch = list(recording.at_launch)
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
-            hook.captured(handle, device.driver)
+            hook.captured(handle, provided(device.driver.graphs, "graphs"))
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }
@@ -568,7 +555,7 @@ class _Captured(core.Captured):
                     driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
                     cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
                     driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                driver.launch_graph(self._handle, timeline.handle)
+                provided(driver.graphs, "graphs").launch_graph(self._handle, timeline.handle)
             finally:
                 # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
                 context.end(self._reads, self._writes, submitted=True)
@@ -611,10 +598,11 @@ class AsGraph(DeviceOperation[T]):
     """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
     graph once. The graph lives until the device is past the run."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         super().__init__(operation)
         self.consume()
 
@@ -652,13 +640,6 @@ class AsGraph(DeviceOperation[T]):
         frame.at = 2
         frame.data.__exit__(None, None, None)
         frame.context.absorb(frame.inner)
-
-    def whereabouts(self) -> None:
-        return None
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
@@ -706,16 +687,17 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     memory = share_memory(recording.nodes, recording.made, context.timeline)
     device = context.device
     driver = device.driver
+    graphs = provided(driver.graphs, "graphs")
     stream = driver.create_stream(device.id)
     try:
-        driver.begin_capture(stream)
+        graphs.begin_capture(stream)
         try:
-            recording.replay_into(driver, stream)
+            recording.replay_into(graphs, stream)
         except BaseException:
             with suppress(DeviceError):
-                driver.destroy_graph(driver.end_capture(stream))
+                graphs.destroy_graph(graphs.end_capture(stream))
             raise
-        return _Captured(device, driver.end_capture(stream), recording, kept, memory)
+        return _Captured(device, graphs.end_capture(stream), recording, kept, memory)
     finally:
         driver.destroy_stream(stream)
 

@@ -12,12 +12,14 @@ the runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
 from oxide.core import context_for, run_through
+from oxide.driver.base import provided
 from oxide.errors import GraphError
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.submission.submission import Submission, give_up
@@ -32,28 +34,21 @@ T = TypeVar("T")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Lender:
     """Another library's memory for one run. ``allocate(shape, dtype)`` returns an address and the object that keeps the
     memory. ``report`` is the record for faults; None if the caller waits for the run's end. The run adds its loaded
     kernels to ``functions``, which keeps them loaded."""
 
-    __slots__ = ("_allocate", "_lent", "functions", "made", "report")
-
-    def __init__(
-        self,
-        allocate: Callable[[tuple[int, ...], np.dtype[Any]], tuple[int, object]],
-        report: StandingReport | None,
-        functions: dict[int, object],
-    ) -> None:
-        self._allocate = allocate
-        self.report = report
-        self.functions = functions
-        self._lent: list[Allocation] = []
-        self.made: list[Allocation] = []  # the memory that operations of the run allocated
+    allocate: Callable[[tuple[int, ...], np.dtype[Any]], tuple[int, object]]
+    report: StandingReport | None
+    functions: dict[int, object]
+    made: list[Allocation] = field(default_factory=list)  # the memory that operations of the run allocated
+    _lent: list[Allocation] = field(default_factory=list)
 
     def allocation(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
         """Allocates memory of the library."""
-        address, owner = self._allocate(shape, dtype)
+        address, owner = self.allocate(shape, dtype)
         allocation = self.lent(timeline, address, nbytes, shape, dtype, owner)
         self.made.append(allocation)
         return allocation
@@ -69,7 +64,7 @@ class Lender:
     ) -> Allocation:
         """Returns memory of the library as an allocation, for a run on ``timeline``."""
         if self.report is None and nbytes:  # only on the CPU device, which checks the ranges of copies
-            timeline.driver.adopt(address, nbytes)
+            provided(timeline.driver.sharing, "sharing").adopt(address, nbytes)
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, nbytes, owner),)
@@ -100,7 +95,7 @@ _ALONE: Final[int] = _references([object()], 0)
 def _end(allocation: Allocation, *, waited_for: bool) -> None:
     """Ends the loan of an allocation: it has no memory from now on, so dropping it frees none."""
     if waited_for and allocation.address:
-        allocation.device.driver.disown(allocation.address, allocation.nbytes)
+        provided(allocation.device.driver.sharing, "sharing").disown(allocation.address, allocation.nbytes)
     allocation.address = 0
     allocation.owners = ()
 

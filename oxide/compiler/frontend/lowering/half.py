@@ -1,4 +1,4 @@
-"""The narrow floats ``f16``, ``bf16``, ``f8e4m3`` and ``f8e5m2``: the types of operations on them, and their lowering
+"""The narrow floats, such as ``f16`` and ``f8e4m3``: the types of operations on them, and their lowering
 through f32.
 
 An operation on two narrow floats of one type, or on a narrow float and an integer, has the narrow type. An operation on
@@ -17,46 +17,26 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
-from oxide.language.narrow import FORMATS, bits_of
-from oxide.language.types import of_narrow_scalar
+from oxide.language.narrow import bits_of
+from oxide.language.types import SCALARS, of_narrow_scalar
 
+from .common import primitive
 from .mathematics import call
+from .operators import ARITHMETIC, COMPARISONS, forms_of, operation_of
 from .registry import lowering_registry, typing_registry
 from .types import NUMBA_TYPES, HalfType
 
 _SINGLE = ir.FloatType()
 
-_ARITHMETIC = {
-    operator.add: operator.add,
-    operator.sub: operator.sub,
-    operator.mul: operator.mul,
-    operator.truediv: operator.truediv,
-    operator.floordiv: operator.floordiv,
-    operator.mod: operator.mod,
-    operator.pow: operator.pow,
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.imod: operator.mod,
-    operator.ipow: operator.pow,
-    pow: operator.pow,
-    intrinsics.fmin: intrinsics.fmin,
-    intrinsics.fmax: intrinsics.fmax,
-    math.pow: math.pow,
-    math.atan2: math.atan2,
-    math.copysign: math.copysign,
-    math.fmod: math.fmod,
-    math.hypot: math.hypot,
-    math.remainder: math.remainder,
-}
-"""Operations on two numbers, each with the function that computes it in f32."""
+_ARITHMETIC = (
+    *(*ARITHMETIC, pow, intrinsics.fmin, intrinsics.fmax),
+    *(math.pow, math.atan2, math.copysign, math.fmod, math.hypot, math.remainder),
+)
+"""Operations on two numbers."""
 _EXTREMES = (min, max)
 
 _UNARY_NAMES = """acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma
@@ -71,9 +51,8 @@ _UNARY = (
     *(getattr(math, name) for name in _UNARY_NAMES.split()),
 )
 _FAST = tuple(value for value in vars(fast).values() if callable(value) and value.__module__ == fast.__name__)
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 _THROUGH_SINGLE = (
-    *_COMPARISONS,
+    *COMPARISONS,
     *(math.isnan, math.isinf, math.isfinite, math.frexp, math.modf, math.ldexp, math.log, math.nextafter),
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
@@ -82,10 +61,7 @@ _THROUGH_SINGLE = (
 argument."""
 
 
-@register_model(HalfType)
-class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, ir.IntType(numba_type.bitwidth))
+primitive(HalfType, lambda kind: ir.IntType(kind.bitwidth))
 
 
 def type_of_constant(value: Any) -> Any:
@@ -103,16 +79,16 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of an operation whose result is a narrow float, or of a comparison of two numbers of one
     narrow type. Returns None for any other operation."""
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
     if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
         return None
     (kind,) = kinds
-    if not others and len(args) == 2 and _is_one_of(key, _COMPARISONS):
+    if not others and len(args) == 2 and key in COMPARISONS:
         return signature(types.boolean, kind, kind)
-    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, _EXTREMES))
-    if (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
+    several = len(args) == 2 or (len(args) > 2 and key in _EXTREMES)
+    if (key in (*_ARITHMETIC, *_EXTREMES) and several) or (key in _UNARY and len(args) == 1):
         return signature(kind, *[kind] * len(args))
     return None
 
@@ -120,21 +96,14 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
 def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of an operation on narrow floats are converted to. Returns the arguments of
     any other operation unchanged."""
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if not any(isinstance(types.unliteral(argument), HalfType) for argument in args):
         return args
     if found := half_signature(function, args):
         return tuple(found.args)
-    if not (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) or _is_one_of(key, _UNARY) or _is_one_of(key, _THROUGH_SINGLE)):
+    if not (key in (*_ARITHMETIC, *_EXTREMES) or key in _UNARY or key in _THROUGH_SINGLE):
         return args
     return tuple(types.float32 if isinstance(types.unliteral(argument), HalfType) else argument for argument in args)
-
-
-def _is_one_of(key: Any, functions: Any) -> bool:
-    try:
-        return key in functions
-    except TypeError:  # some of numba's keys have no hash
-        return False
 
 
 def unify_half(first: Any, second: Any) -> Any:
@@ -158,33 +127,33 @@ def half_conversion(source: Any, target: Any) -> Any:
     return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
 
 
+def _name(kind: Any) -> str:
+    return "f16" if kind == types.float16 else str(kind.name)
+
+
 def _widen(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.widen", _SINGLE, value)
+    return call(builder, f"oxide.{_name(kind)}.widen", _SINGLE, value)
 
 
 def _narrow(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.narrow", ir.IntType(kind.bitwidth), value)
+    return call(builder, f"oxide.{_name(kind)}.narrow", ir.IntType(kind.bitwidth), value)
 
 
-def _register(function: Any, single: Any, count: int) -> None:
+def through_single(single: Any) -> Any:
+    """Returns the lowering of an operation that the function ``single`` computes in f32, for numbers of one narrow type
+    or of numba's float16. A result that is no truth value is rounded to the type."""
+
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = sig.return_type
-        implementation = context.get_function(single, signature(types.float32, *[types.float32] * count))
-        result = implementation(builder, [_widen(builder, kind, value) for value in args])
-        return _narrow(builder, kind, result)
+        result = types.boolean if sig.return_type == types.boolean else types.float32
+        implementation = context.get_function(single, signature(result, *[types.float32] * len(args)))
+        found = implementation(builder, [_widen(builder, sig.args[0], value) for value in args])
+        return found if result == types.boolean else _narrow(builder, sig.return_type, found)
 
+    return lowered
+
+
+def _register(function: Any, lowered: Any, count: int) -> None:
     lowering_registry.lower(function, *[HalfType] * count)(lowered)
-    _register_type(function)
-
-
-def _lower_comparison(function: Any) -> None:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        implementation = context.get_function(function, signature(types.boolean, types.float32, types.float32))
-        return implementation(
-            builder, [_widen(builder, kind, value) for kind, value in zip(sig.args, args, strict=True)]
-        )
-
-    lowering_registry.lower(function, HalfType, HalfType)(lowered)
     _register_type(function)
 
 
@@ -198,8 +167,7 @@ def _lower_extreme(function: Any) -> None:
         first, second = (_widen(builder, sig.return_type, value) for value in args)
         return builder.select(builder.fcmp_ordered(comparison, second, first), args[1], args[0])
 
-    lowering_registry.lower(function, HalfType, HalfType)(lowered)
-    _register_type(function)
+    _register(function, lowered, 2)
 
 
 def _lower_extreme_of_several(function: Any) -> None:
@@ -224,19 +192,19 @@ def _register_type(function: Any) -> None:
             return None if kws else half_signature(function, args)
 
 
-def _lower_sign(function: Any) -> None:
-    """Registers a function that changes only the sign of its argument. The lowering changes only the sign bit, so that
-    a NaN keeps its other bits."""
+# Functions that change only the sign of their argument change only the sign bit, so that a NaN keeps its other bits.
 
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (value,) = args
-        sign = 1 << (sig.return_type.bitwidth - 1)
-        if function is operator.neg:
-            return builder.xor(value, value.type(sign))
-        return value if function is operator.pos else builder.and_(value, value.type(sign - 1))
 
-    lowering_registry.lower(function, HalfType)(lowered)
-    _register_type(function)
+def lower_negative(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.xor(args[0], args[0].type(1 << (args[0].type.width - 1)))
+
+
+def lower_absolute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.and_(args[0], args[0].type((1 << (args[0].type.width - 1)) - 1))
+
+
+def lower_positive(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return args[0]
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -244,7 +212,7 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     the distance to the previous number."""
     kind = sig.return_type
     bits = args[0].type
-    beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
+    beyond = bits(bits_of(kind.name, SCALARS[kind.name].greatest) + 1)  # an infinity or a NaN
     size, one = builder.and_(args[0], bits((1 << (kind.bitwidth - 1)) - 1)), bits(1)
     following = builder.add(size, one)
     is_largest = builder.icmp_unsigned("==", following, beyond)
@@ -254,21 +222,21 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.select(is_finite, _narrow(builder, kind, difference), size)
 
 
-for _function, _single in _ARITHMETIC.items():
-    _register(_function, _single, 2)
-for _function in _COMPARISONS:
-    _lower_comparison(_function)
+for _function in (*_ARITHMETIC, *COMPARISONS):
+    for _form in forms_of(_function):
+        _register(_form, through_single(operator.pow if _function is pow else _function), 2)
 for _function in _EXTREMES:
     _lower_extreme(_function)
     _lower_extreme_of_several(_function)
+_BY_BITS = {
+    operator.neg: lower_negative,
+    operator.pos: lower_positive,
+    abs: lower_absolute,
+    math.fabs: lower_absolute,
+    math.ulp: _lower_ulp,
+}
 for _function in _UNARY:
-    if _function in (operator.neg, operator.pos, abs, math.fabs):
-        _lower_sign(_function)
-    elif _function is math.ulp:
-        lowering_registry.lower(_function, HalfType)(_lower_ulp)
-        _register_type(_function)
-    else:
-        _register(_function, _function, 1)
+    _register(_function, _BY_BITS.get(_function) or through_single(_function), 1)
 
 
 @lowering_registry.lower_cast(HalfType, types.Float)

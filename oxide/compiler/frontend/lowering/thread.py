@@ -7,7 +7,6 @@ register intrinsics, which each back end defines.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +18,7 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language import thread
 
+from .common import methods, optional, primitive, structure
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
 
@@ -69,16 +69,8 @@ _COORDINATES: dict[str, Any] = {
 }
 
 
-@register_model(ThreadIndexType)
-class ThreadIndexModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _WORD)
-
-
-@register_model(GridIndexType)
-class GridIndexModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("number", types.int64), ("width", types.int64)])
+primitive(ThreadIndexType, lambda kind: _WORD)
+structure(GridIndexType, members=lambda kind: [("number", types.int64), ("width", types.int64)])
 
 
 @lowering_registry.lower_cast(GridIndexType, ThreadIndexType)
@@ -177,14 +169,6 @@ def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return index._getvalue()
 
 
-@typing_registry.register_attr
-class ThreadIndexAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = ThreadIndexType
-
-    def resolve_get(self, kind: Any) -> Any:
-        return types.BoundFunction(ThreadIndexGet, kind)
-
-
 class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
     key = "oxide.thread_index.get"
 
@@ -192,28 +176,15 @@ class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
         return signature(types.int64, recvr=self.this) if not args and not kws else None
 
 
+methods(ThreadIndexType, get=ThreadIndexGet)
+
+
 @lowering_registry.lower("oxide.thread_index.get", ThreadIndexType)
 def _lower_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return index_number(context, builder, sig.args[0], args[0])
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], ThreadIndexType) and isinstance(args[1], types.NoneType):
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, ThreadIndexType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.icmp_signed("<", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
-
-
-@lowering_registry.lower(operator.is_not, ThreadIndexType, types.NoneType)
+@optional(ThreadIndexType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.icmp_signed(">=", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
 

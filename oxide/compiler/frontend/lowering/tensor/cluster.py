@@ -6,9 +6,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.common import address
 from oxide.language.tensor import cluster
 
 from ..primitives import call_primitive, site
@@ -30,10 +30,7 @@ class RemoteArrayType(BlockArrayType):
         self.shown = f"{array.shown} of another block"
 
 
-@register_model(RemoteArrayType)
-class RemoteArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+address(RemoteArrayType)
 
 
 def _number(function: Any, name: str) -> None:

@@ -30,8 +30,7 @@ from oxide.language.tensor.shared_tiles import commit_stores, fence_stores, load
 
 from ..primitives import call_primitive, site
 from ..registry import bound, lowering_registry, note_first, parameters, proxy, typing_registry
-from ..shaped import ShapedSliceType
-from ..slices import ScatterType, SliceType, element_index, in_bounds
+from ..slices import SliceType, element_index, in_bounds, lengths_of
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at
@@ -112,7 +111,7 @@ def _is_tile(function: str, kind: Any, number: Any, array: Any) -> bool:
 
 
 def _axes(array: Any) -> int:
-    return array.ndim if isinstance(array, ShapedSliceType) else 1
+    return array.ndim if isinstance(array, SliceType) else 1
 
 
 def _shown(array: Any) -> str:
@@ -178,9 +177,7 @@ class LoadTile(AbstractTemplate):  # type: ignore[misc]
 
 
 def _is_slice(kind: Any) -> bool:
-    if isinstance(kind, SliceType):
-        return not kind.mutable and not kind.tile
-    return isinstance(kind, ShapedSliceType) and kind.kind == "slice"
+    return isinstance(kind, SliceType) and kind.kind == "slice"
 
 
 @lowering_registry.lower(load_tile, types.Any, *[types.Any] * 3, BarrierType, *[types.Any] * 3)
@@ -216,9 +213,7 @@ class StoreTile(AbstractTemplate):  # type: ignore[misc]
             note_first(f"tensor.store_tile takes ({', '.join(_STORE)})")
             return None
         target = given["target"]
-        if not isinstance(target, ScatterType) and not (
-            isinstance(target, ShapedSliceType) and target.kind in ("scatter", "unchecked_mut")
-        ):
+        if not (isinstance(target, SliceType) and target.kind in ("scatter", "unchecked_mut")):
             note_first(
                 "tensor.store_tile copies to the scatter of a DisjointSlice of one to five axes, as c.scatter, not to "
                 f"{display(target)}"
@@ -273,10 +268,7 @@ def _array(
     indices of the tile's first element. If the last index is not at a multiple of 16 bytes, the emitted code records a
     fault."""
     view = proxy(context, builder, kind, value)
-    if isinstance(kind, ShapedSliceType):
-        lengths = cgutils.unpack_tuple(builder, view.shape)
-    else:
-        lengths = [view.length]
+    lengths = lengths_of(builder, kind, view)
     pairs = (
         zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
         if isinstance(index_type, types.BaseTuple)
