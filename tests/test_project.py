@@ -44,6 +44,7 @@ WITH_ERRORS = {
 COMPILER = (
     "source",
     "signature",
+    "primitives",
     "ir",
     "check",
     "frontend",

@@ -77,7 +77,6 @@ from oxide.weak_table import WeakTable
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
-    barrier,
     captured,
     common,
     complex_numbers,
@@ -89,6 +88,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     mathematics,
     numba_vocabulary,
     powers,
+    primitives,
     python_mathematics,
     python_numbers,
     ranges,
@@ -99,7 +99,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     tiles,
     vectors,
     view_loops,
-    warp,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering

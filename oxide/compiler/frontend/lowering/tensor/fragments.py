@@ -15,8 +15,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods, readable, writable
-from oxide.compiler.frontend.lowering.mathematics import call
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.primitives import call, call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
     lowering_registry,
