@@ -93,13 +93,13 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    if session.typings is not None:
-        if id(function) not in session.dispatchers:
-            session.dispatchers[id(function)] = DeviceDispatcher(function)
-        own: DeviceDispatcher = session.dispatchers[id(function)]
+    if session().typings is not None:
+        if id(function) not in session().dispatchers:
+            session().dispatchers[id(function)] = DeviceDispatcher(function)
+        own: DeviceDispatcher = session().dispatchers[id(function)]
         return own
     variants = _dispatchers.setdefault(function, {})
-    options = (session.fastmath, session.fma, session.located, session.numba_style)
+    options = (session().fastmath, session().fma, session().located, session().numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)
     found: DeviceDispatcher = variants[options]
