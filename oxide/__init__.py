@@ -7,6 +7,8 @@ from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 from oxide import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
+
+# isort: split
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import device
 from oxide.errors import (
