@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from oxide import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
 
 # isort: split
-from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import device
 from oxide.errors import (
     ArgumentError,
@@ -79,6 +78,7 @@ from oxide.runtime.device.runtime import Device, devices, init_device_contexts
 from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
 from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.device.stream import Event, Stream
+from oxide.runtime.launching.decorator import LaunchableKernel as Kernel
 from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig

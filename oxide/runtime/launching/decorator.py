@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, cast, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.environment import drop_frames, without_frames
@@ -17,11 +17,22 @@ from oxide.errors import CompileError
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
+if TYPE_CHECKING:
+    from oxide.runtime.launching.tuning import Tuned
+    from oxide.runtime.operations.operation import DeviceOperation
+
+    @final
+    class LaunchableKernel(Kernel[DeviceOperation[tuple[Any, ...]], Tuned]):
+        """``Kernel`` for a type checker: with the types of the runtime, which the compiler does not know."""
+
+else:
+    LaunchableKernel = Kernel
+
 VARIABLE = "OXIDE_INTERPRET"
 
 
 @overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
+def kernel(function: Callable[..., Any], /) -> LaunchableKernel: ...
 @overload
 def kernel(
     function: None = None,
@@ -40,7 +51,7 @@ def kernel(
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
     configs: Any = (),
-) -> Callable[[Callable[..., Any]], Kernel]: ...
+) -> Callable[[Callable[..., Any]], LaunchableKernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
     /,
@@ -58,7 +69,7 @@ def kernel(
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
     configs: Any = (),
-) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+) -> LaunchableKernel | Callable[[Callable[..., Any]], LaunchableKernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
     A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``. A
@@ -111,10 +122,10 @@ def kernel(
 
 
 @without_frames
-def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
+def _made(options: dict[str, Any], function: Callable[..., Any]) -> LaunchableKernel:
     made = Kernel(function, launches=KernelLaunches(), compiling=note_compiling, compiled=note_compiled, **options)
     if os.environ.get(VARIABLE):
         from oxide.runtime.launching.interpreting_all import redirect
 
         redirect(made)
-    return made
+    return cast("LaunchableKernel", made)

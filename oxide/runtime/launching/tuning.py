@@ -460,7 +460,8 @@ class Tuner:
         form = self._forms.get(repr(config))
         if form is None:
             form = self._forms[repr(config)] = self._kernel.with_options(config)
-        return form(*arguments)
+        launch: DeviceOperation[tuple[Any, ...]] = form(*arguments)
+        return launch
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
         """Does the work of ``Kernel.tune``."""

@@ -48,7 +48,7 @@ from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.divergence import DIVERGENT
+from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
