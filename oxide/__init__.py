@@ -92,6 +92,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 if TYPE_CHECKING:
     from oxide import collectives, numba_cuda, tile
     from oxide import ray as ray  # not in __all__: a star import must not replace ray itself
+    from oxide.driver.base import KernelResources
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -100,7 +101,6 @@ if TYPE_CHECKING:
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.launching.prebuilt import load
-    from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
@@ -124,7 +124,7 @@ _LATER = {
     "DevicePointer": "runtime.device.pointer",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
-    "KernelResources": "runtime.launching.resources",
+    "KernelResources": "driver.base",
     "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",

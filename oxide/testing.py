@@ -17,27 +17,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
-from oxide.driver.base import (
-    Clock,
-    Code,
-    ConditionalKind,
-    DeviceInfo,
-    Dim3,
-    Driver,
-    Droppable,
-    EventHandle,
-    FunctionHandle,
-    GraphHandle,
-    KernelResources,
-    Ranges,
-    StreamHandle,
-    StreamPriority,
-)
+from oxide.driver.base import CAPABILITIES, Driver, Droppable, StreamHandle, StreamPriority, Wrapper
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -159,175 +144,44 @@ class Call:
     exception: BaseException | None = None
 
 
-class DelegatingDriver:
-    """A base class that passes every call of the protocol on to ``inner`` through ``invoke``, which subclasses
-    override.
+class DelegatingDriver(Wrapper):
+    """A base class that passes every call of the protocol and its capabilities on to ``inner`` through ``invoke``,
+    which subclasses override.
 
     Attributes outside the protocol, such as ``step`` of a stepping driver, are those of ``inner``.
     """
 
     def __init__(self, inner: Driver) -> None:
         _require_driver(inner, type(self).__name__)
-        self.inner = inner
-        self.name = inner.name
-        self.drops_work = inner.drops_work
+        super().__init__(inner)
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Makes one call of ``inner``."""
         return getattr(self.inner, method)(*arguments, **keywords)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def for_run(self, run: Droppable) -> Driver:
-        inner = self.inner.for_run(run)
-        return self if inner is self.inner else _as_run_uses_it(self, inner)
-
-    def device_count(self) -> int:
-        return self.invoke("device_count")  # type: ignore[no-any-return]
-
-    def device_info(self, device: int) -> DeviceInfo:
-        return self.invoke("device_info", device)  # type: ignore[no-any-return]
+        return _as_run_uses_it(self, self.inner.for_run(run))
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
         return self.invoke("create_stream", device, priority)
 
-    def destroy_stream(self, stream: StreamHandle) -> None:
-        self.invoke("destroy_stream", stream)
 
-    def synchronize_stream(self, stream: StreamHandle) -> None:
-        self.invoke("synchronize_stream", stream)
+def _passed_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def pass_on(self: DelegatingDriver, *arguments: Any, **keywords: Any) -> Any:
+        return self.invoke(name, *arguments, **keywords)
 
-    def query_stream(self, stream: StreamHandle) -> bool:
-        return self.invoke("query_stream", stream)  # type: ignore[no-any-return]
+    return functools.update_wrapper(pass_on, method)
 
-    def stream_address(self, stream: StreamHandle) -> int:
-        return self.invoke("stream_address", stream)  # type: ignore[no-any-return]
 
-    def create_event(self, device: int, *, timing: bool) -> EventHandle:
-        return self.invoke("create_event", device, timing=timing)
+_METHODS: Final[dict[str, Callable[..., Any]]] = {
+    name: method
+    for protocol in (Driver, *CAPABILITIES.values())
+    for name, method in vars(protocol).items()
+    if callable(method) and not name.startswith("_")
+}
 
-    def destroy_event(self, event: EventHandle) -> None:
-        self.invoke("destroy_event", event)
-
-    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        self.invoke("record_event", event, stream)
-
-    def query_event(self, event: EventHandle) -> bool:
-        return self.invoke("query_event", event)  # type: ignore[no-any-return]
-
-    def synchronize_event(self, event: EventHandle) -> None:
-        self.invoke("synchronize_event", event)
-
-    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        self.invoke("wait_event", stream, event)
-
-    def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        return self.invoke("elapsed_ms", start, end)  # type: ignore[no-any-return]
-
-    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        return self.invoke("allocate", nbytes, stream)  # type: ignore[no-any-return]
-
-    def free(self, address: int, stream: StreamHandle) -> None:
-        self.invoke("free", address, stream)
-
-    def allocate_host(self, nbytes: int) -> int:
-        return self.invoke("allocate_host", nbytes)  # type: ignore[no-any-return]
-
-    def free_host(self, address: int) -> None:
-        self.invoke("free_host", address)
-
-    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.invoke("copy_to_device", destination, source, nbytes, stream)
-
-    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.invoke("copy_to_host", destination, source, nbytes, stream)
-
-    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.invoke("copy_on_device", destination, source, nbytes, stream)
-
-    def copy_peer(
-        self,
-        destination: int,
-        destination_device: int,
-        source: int,
-        source_device: int,
-        nbytes: int,
-        stream: StreamHandle,
-    ) -> None:
-        self.invoke("copy_peer", destination, destination_device, source, source_device, nbytes, stream)
-
-    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        self.invoke("fill", address, pattern, count, stream)
-
-    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
-        self.invoke("report", record, cursor, nbytes, stream)
-
-    def load(self, device: int, code: Code) -> FunctionHandle:
-        return self.invoke("load", device, code)
-
-    def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-        return self.invoke("resources", function, code, threads, shared_bytes)  # type: ignore[no-any-return]
-
-    def launch(
-        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
-    ) -> None:
-        self.invoke("launch", function, grid, block, shared_bytes, params, stream)
-
-    def begin_capture(self, stream: StreamHandle) -> None:
-        self.invoke("begin_capture", stream)
-
-    def capture_after(self, stream: StreamHandle, parts: Sequence[int]) -> None:
-        self.invoke("capture_after", stream, parts)
-
-    def conditionals(self, device: int) -> str | None:
-        return self.invoke("conditionals", device)  # type: ignore[no-any-return]
-
-    def begin_conditional(
-        self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
-    ) -> tuple[StreamHandle, ...]:
-        return self.invoke("begin_conditional", stream, kind, flag, stop)  # type: ignore[no-any-return]
-
-    def end_conditional(self, stream: StreamHandle) -> None:
-        self.invoke("end_conditional", stream)
-
-    def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        return self.invoke("end_capture", stream)
-
-    def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        self.invoke("launch_graph", graph, stream)
-
-    def destroy_graph(self, graph: GraphHandle) -> None:
-        self.invoke("destroy_graph", graph)
-
-    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
-        self.invoke("launch_host_function", function, stream)
-
-    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
-        self.invoke("call", what, function, stream)
-
-    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
-        self.invoke("launch_native_host_function", function, argument, stream)
-
-    def foreign_stream(self, device: int, address: int) -> StreamHandle:
-        return self.invoke("foreign_stream", device, address)
-
-    def adopt(self, address: int, nbytes: int) -> int:
-        return self.invoke("adopt", address, nbytes)  # type: ignore[no-any-return]
-
-    def disown(self, address: int, nbytes: int) -> None:
-        self.invoke("disown", address, nbytes)
-
-    def expose(self, address: int, nbytes: int) -> None:
-        self.invoke("expose", address, nbytes)
-
-    def clock(self) -> Clock:
-        return self.invoke("clock")  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self.invoke("close")
+for _name in _METHODS.keys() - vars(DelegatingDriver).keys():
+    setattr(DelegatingDriver, _name, _passed_on(_name, _METHODS[_name]))
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
@@ -466,8 +320,6 @@ _BALANCE = {
     "end_capture": ("graphs", 1),
     "destroy_graph": ("graphs", -1),
 }
-
-_METHODS = frozenset(name for name, value in vars(Driver).items() if callable(value) and not name.startswith("_"))
 
 
 def _require_driver(driver: object, what: str) -> None:

@@ -20,7 +20,7 @@ HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda", "typer", "rich"}
 # What the packages of oxide may import of one another, beside themselves and what everybody may import.
 MAY_IMPORT = {
     "oxide.language": set[str](),
-    "oxide.driver": set[str](),
+    "oxide.driver": {"oxide.language.types"},
     "oxide.pictures": set[str](),
     "oxide.compiler": {
         "oxide.language",
@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "oxide.serving": {"oxide.runtime"},
     "oxide.interop": {"oxide.compiler", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
-    "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.runtime", "oxide.serving"},
+    "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.language", "oxide.runtime", "oxide.serving"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "errors", "host_arrays", "messages", "weak_table")}
 WITH_ERRORS = {

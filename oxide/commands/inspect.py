@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,12 +45,10 @@ def inspect(
         bool, typer.Option("--resources", help="registers, memory and occupancy, where there is a GPU")
     ] = False,
     source: Annotated[bool, typer.Option("--source", help="the source, with what each line becomes below it")] = False,
-    html: Annotated[bool, typer.Option("--html", help="a page with the source and every form side by side")] = False,
     block: Annotated[
         int | None, typer.Option(help="threads of a block, for --resources; the kernel's own by default")
     ] = None,
     cc: Annotated[str, typer.Option(metavar="X.Y", help="the compute capability, for --ptx and --sass")] = "9.0",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="OUT", help="the file for --html")] = None,
 ) -> None:
     """Shows a kernel's bounds checks, PTX, SASS, LLVM IR, native assembly or resources.
 
@@ -64,27 +61,20 @@ def inspect(
       oxide inspect kernels.py:smooth --source
       oxide inspect oxide_kernels:matvec_naive --sass --cc 8.0
       oxide inspect examples.tiles.softmax:softmax 'y=(4, 1024)'
-      oxide inspect oxide_kernels:sgemm_naive --html -o sgemm.html
     """
     from oxide.errors import OxideError
 
-    forms = {"checks": checks, "ptx": ptx, "sass": sass, "llvm": llvm, "asm": asm, "resources": resources, "html": html}
+    forms = {"checks": checks, "ptx": ptx, "sass": sass, "llvm": llvm, "asm": asm, "resources": resources}
     chosen = [name for name, given in forms.items() if given]
     if len(chosen) > 1:
         refuse("inspect", f"choose one of --{' and --'.join(chosen)}")
-    if output is not None and not html:
-        refuse("inspect", "-o is for --html; the other forms are printed, and can be redirected")
     capability = capability_of(cc)
-    if source or html:
+    if source:
         os.environ.setdefault("OXIDE_LINEINFO", "1")  # before the module of the kernel is imported
     try:
         special = specialized(find_kernel(kernel), kernel, types or [])
         form = chosen[0] if chosen else "checks"
-        if html:
-            from oxide.commands.pages import page
-
-            write("inspect", page(special, capability), output)
-        elif source:
+        if source:
             from oxide.commands.listing import listing
 
             write("inspect", listing(special, form, capability), None)

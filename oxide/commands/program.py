@@ -70,7 +70,7 @@ app.command("new", short_help="make a project that runs and tests at once")(new.
 app.command("run", short_help="run a program on a chosen device", context_settings=_AS_GIVEN)(run.run)
 app.command("launch", short_help="run a program as several ranks", context_settings=_AS_GIVEN)(launch.launch)
 app.command("profile", short_help="which kernels take the time?", context_settings=_AS_GIVEN)(profile.profile)
-app.command("trace", short_help="draw a timeline")(trace.trace)
+app.command("trace", short_help="what ran in a timeline?")(trace.trace)
 app.command("sanitize", short_help="find memory errors and races", context_settings=_AS_GIVEN)(sanitize.sanitize)
 app.command("inspect", short_help="show what a kernel becomes")(inspect.inspect)
 app.command("build", short_help="compile kernels ahead of time")(build.build)

@@ -1,50 +1,54 @@
-"""``oxide trace``: draws a recorded timeline as one page."""
+"""``oxide trace``: prints what devices ran in a recorded timeline."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
-from oxide.commands.output import refuse, write
-from oxide.errors import OxideError
+from oxide.commands.output import refuse, say
 
 
 def trace(
     file: Annotated[Path, typer.Argument(metavar="FILE.json", help="written by oxide.trace or `oxide run --trace`")],
-    svg: Annotated[bool, typer.Option("--svg", help="as an SVG picture")] = False,
-    html: Annotated[bool, typer.Option("--html", help="as an HTML page that can be zoomed (the default)")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="the file, or - for standard output; else FILE.svg or FILE.html"
-        ),
-    ] = None,
 ) -> None:
-    """Draws a timeline as one self-contained file. ui.perfetto.dev opens FILE.json itself.
+    """Prints a table of a timeline's kernels and copies: count, total, mean, p99, bytes and share.
+
+    ui.perfetto.dev shows the timeline itself.
 
     \b
     Examples:
       oxide run --trace out.json main.py
-      oxide trace out.json --html
-      oxide trace out.json --svg -o timeline.svg
-      oxide trace out.json -o - | gzip > timeline.html.gz
+      oxide trace out.json
     """
-    from oxide.tracing.pages import page_text  # imported here, as the other commands do not need it
-
-    if svg and html:
-        refuse("trace", "choose one of --svg and --html")
-    form: Literal["svg", "html"] = (
-        "svg" if svg or (output is not None and output.suffix == ".svg" and not html) else "html"
-    )
     if file.is_dir():
         refuse("trace", f"{file} is a folder; name a timeline that oxide.trace wrote")
-    written = output or file.with_suffix(f".{form}")
-    if written == file:
-        refuse("trace", f"{written} is the timeline itself; name another file with -o")
     try:
-        text = page_text(file, form)
-    except OxideError as error:
-        refuse("trace", str(error))
-    write("trace", text, written)
+        say(_table(json.loads(file.read_text(encoding="utf-8"))["traceEvents"]))
+    except OSError as error:
+        refuse("trace", f"the trace {file} cannot be read: {error.strerror}")
+    except json.JSONDecodeError as error:
+        refuse(
+            "trace",
+            f"{file} is no trace of oxide's, or only the beginning of one, as a program leaves it that a signal ends: "
+            f"{error}",
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        refuse("trace", f"{file} is no trace of oxide's: it has not the events that oxide.trace writes")
+
+
+def _table(events: list[dict[str, Any]]) -> str:
+    from oxide.tracing.profiles import Profile  # imported here, as the other commands do not need it
+    from oxide.tracing.trace_file import HOST
+
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    slices = [event for event in events if event["ph"] == "X" and event["pid"] != HOST and event["cat"] != "wait"]
+    nodes = any(each["cat"] == "node" for each in slices)
+    profile = Profile({})
+    for each in slices:
+        if "state" not in each["args"] and not (nodes and each["cat"] == "graph"):  # its nodes are counted instead
+            device = names[each["pid"]].removeprefix("device ")
+            profile.add(each["name"], each["cat"], device, round(1000 * each["dur"]), each["args"].get("bytes"))
+    return str(profile)

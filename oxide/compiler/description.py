@@ -6,22 +6,20 @@ is frozen: two specializations of a kernel cannot see different options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from oxide.compiler.signature.signature import Closed, Declared
 from oxide.compiler.signature.untyped_arguments import ArgumentType
-from oxide.driver.base import Dim3
+
+from .options import APART, Options
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.source import TileSource
-
-APART: Final[Mapping[str, bool]] = {"apart": True}
-"""Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
 
 
 @final
@@ -76,8 +74,8 @@ class BuiltSource(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelDescription:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelDescription(Options):
     """A kernel's function, parameters and options. A new option is part of the fingerprint unless its field has the
     metadata ``APART``."""
 
@@ -89,21 +87,7 @@ class KernelDescription:
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # hashed as parameter types
     """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
     signature."""
-    default_block: Dim3 | None
-    items_per_thread: Dim3
-    fastmath: bool
-    fma: bool
-    unchecked: bool
-    deny_checks: bool
     contracts: tuple[Contract, ...] = field(metadata=APART)  # hashed by their texts
-    max_registers: int | None
-    cluster: Dim3 | None
-    """The blocks of a cluster along each axis, or None for a kernel without clusters."""
-    lineinfo: bool
-    """True if the code has line tables for profilers and debuggers."""
-    partial: bool
-    """True if a launch may leave a part of an output unwritten."""
-    sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
     """False for oxide's own kernels that copy elements. These may copy elements that were never written, which the
     sanitizer would report."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast
 
@@ -25,7 +25,6 @@ from oxide.compiler.signature.signature import (
 )
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.compiler.source.text import keep_text
-from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
@@ -33,14 +32,7 @@ from oxide.locks import new_lock, unheld
 from oxide.uninterrupted import uninterrupted
 
 from .description import KernelDescription
-from .options import (
-    check_max_registers,
-    check_unchecked,
-    checked_block,
-    checked_cluster,
-    checked_items,
-    wants_lines,
-)
+from .options import Options, checked
 from .specialization import Specialization, not_typed
 
 if TYPE_CHECKING:
@@ -132,18 +124,7 @@ class Kernel(Generic[Operation, Result]):
         launches: Launches[Operation, Result] | None = None,
         compiling: Callable[[], Callable[[str, tuple[Closed, ...]], None]] | None = None,
         compiled: Callable[[str, float], None] | None = None,
-        block: int | tuple[int, ...] | None = None,
-        items_per_thread: int | tuple[int, ...] = 1,
-        fastmath: bool = False,
-        fma: bool = True,
-        unchecked: bool = False,
-        deny_checks: bool = False,
         requires: Iterable[str] = (),
-        max_registers: int | None = None,
-        cluster: int | tuple[int, ...] | None = None,
-        lineinfo: bool | None = None,
-        partial: bool = False,
-        sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
         configs: Any = (),
         names: Mapping[str, Any] | None = None,
@@ -151,8 +132,9 @@ class Kernel(Generic[Operation, Result]):
         tile_key: tuple[Any, ...] = (),
         fusion: FusedSource | None = None,
         prebuilt: BuiltSource | None = None,
+        **options: Any,
     ) -> None:
-        """Makes a kernel. Without ``launches`` it can be compiled but not launched.
+        """Makes a kernel with the options of ``kernel``. Without ``launches`` it can be compiled but not launched.
 
         ``compiling`` is called by a thread that needs the kernel for new types. The function that it returns is called
         before a compilation, perhaps in another thread, with the kernel's name and its parameters, and may refuse it by
@@ -180,43 +162,29 @@ class Kernel(Generic[Operation, Result]):
         if adopted:
             from oxide.compiler.frontend.frontend import adopted_signatures
 
-            options = dispatcher.targetoptions  # type: ignore[attr-defined]
+            targets = dispatcher.targetoptions  # type: ignore[attr-defined]
             signatures = adopted_signatures(dispatcher)
-            fastmath = fastmath or bool(options.get("fastmath"))
-            fma = fma and bool(options.get("fma", True))
-            max_registers = max_registers or options.get("max_registers")
-        default_block = None if block is None else checked_block(function, name, block)
-        items = checked_items(function, name, items_per_thread)
-        check_unchecked(function, name, unchecked, deny_checks)
+            options["fastmath"] = options.get("fastmath") or bool(targets.get("fastmath"))
+            options["fma"] = options.get("fma", True) and bool(targets.get("fma", True))
+            options["max_registers"] = options.get("max_registers") or targets.get("max_registers")
         contracts: tuple[Contract, ...] = ()
         if requires:
             from oxide.compiler.signature.contracts import parse_contracts
 
             contracts = parse_contracts(function, name, parameters, requires)
-        check_max_registers(function, name, max_registers)
         self.description = KernelDescription(
             name=name,
             function=function,
             parameters=parameters,
             adopted=adopted,
             signatures=signatures,
-            default_block=default_block,
-            items_per_thread=items,
-            fastmath=fastmath,
-            fma=fma,
-            unchecked=unchecked,
-            deny_checks=deny_checks,
             contracts=contracts,
-            max_registers=max_registers,
-            cluster=checked_cluster(function, name, cluster),
-            lineinfo=wants_lines(lineinfo, function, name),
-            partial=partial,
-            sanitize=sanitizing.kinds_of(sanitize, name),
             sanitizable=sanitizable,
             tile=tile,
             tile_key=tile_key,
             fusion=fusion,
             prebuilt=prebuilt,
+            **checked(function, name, {"lineinfo": None, **options}),
         )
         self.name = name
         self.function = function
@@ -339,8 +307,7 @@ class Kernel(Generic[Operation, Result]):
         """Returns the options with which ``@kernel`` makes a kernel that has the same code and is launched the same
         way."""
         described = self.description
-        names: tuple[str, ...] = ("items_per_thread", "fastmath", "fma", "unchecked", "deny_checks")
-        names += ("max_registers", "cluster", "lineinfo", "partial")
+        names = [each.name for each in fields(Options) if not each.metadata and each.name != "default_block"]
         return {
             "block": described.default_block,
             "requires": tuple(contract.text for contract in described.contracts),
@@ -352,19 +319,7 @@ class Kernel(Generic[Operation, Result]):
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """Returns the kernel with other values of ``block``, ``items_per_thread`` and ``max_registers``. Raises
         ``CompileError`` for an impossible value."""
-        function, name, old = self.function, self.name, self.description
-        if "max_registers" in options:
-            check_max_registers(function, name, options["max_registers"])
-        return self._again(
-            replace(
-                old,
-                default_block=checked_block(function, name, options["block"]) if "block" in options
-                else old.default_block,
-                items_per_thread=checked_items(function, name, options["items_per_thread"])
-                if "items_per_thread" in options else old.items_per_thread,
-                max_registers=options.get("max_registers", old.max_registers),
-            )
-        )  # fmt: skip
+        return self._again(replace(self.description, **checked(self.function, self.name, options)))
 
     def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> Operation:
         """Returns an operation that launches the kernel with a candidate's options. ``tune`` measures the operation."""

@@ -1,25 +1,30 @@
-"""The checks of ``@kernel``'s options. Each raises ``CompileError`` at the kernel's first line for an impossible value.
+"""``@kernel``'s options: one table, and the checks of what a program gives.
 
-``contracts`` checks ``requires``, and ``driver.sanitizing`` checks ``sanitize``.
+To add an option, give it a field here, with its default and, if it needs one, a check, and a parameter and a sentence
+in ``kernel`` (``runtime/launching/decorator.py``). A check raises ``CompileError`` at the kernel's first line for an
+impossible value. ``requires`` and ``configs`` are no fields: ``contracts`` checks the first, ``tuning`` the second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from oxide.compiler.source.source import located
-from oxide.driver import tools
+from oxide.driver import sanitizing, tools
 from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.messages import written
 
 _MOST_ITEMS = 2**31 - 1
 
 
-def checked_block(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
-    """Returns ``block`` as three sizes. Refuses a block that no GPU can run."""
+def _block(function: Callable[..., Any], name: str, block: int | tuple[int, ...] | None) -> Dim3 | None:
+    """Returns ``block`` as three sizes, or None. Refuses a block that no GPU can run."""
+    if block is None:
+        return None
     sizes = _sizes(block)
     if not sizes:
         raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
@@ -34,7 +39,7 @@ def checked_block(function: Callable[..., Any], name: str, block: int | tuple[in
     return x, y, z
 
 
-def checked_cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
+def _cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
     """Returns ``cluster`` as three numbers of blocks, or None. Refuses a cluster that some GPU with clusters cannot
     run."""
     if cluster is None:
@@ -51,7 +56,7 @@ def checked_cluster(function: Callable[..., Any], name: str, cluster: int | tupl
     return x, y, z
 
 
-def checked_items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
+def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
     """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
     sizes = _sizes(items)
     if not sizes or max(sizes) > _MOST_ITEMS:
@@ -63,20 +68,14 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
     return x, y, z
 
 
-def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses ``unchecked`` together with ``deny_checks``. The first leaves out all bounds checks; the second requires
-    that no check is left inside a loop."""
-    if unchecked and deny_checks:
-        raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
-
-
-def check_max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> None:
+def _max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> int | None:
     """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
     if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
         raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
+    return max_registers
 
 
-def wants_lines(lineinfo: bool | None, function: Callable[..., Any], name: str) -> bool:
+def wants_lines(function: Callable[..., Any], name: str, lineinfo: bool | None) -> bool:
     """Returns whether a kernel gets line tables: ``lineinfo`` if it is a bool, or the environment's setting if it is
     None. Refuses any other value."""
     if lineinfo is not None and not isinstance(lineinfo, bool):
@@ -94,3 +93,50 @@ def _sizes(given: object) -> tuple[int, ...]:
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def _sanitize(function: Callable[..., Any], name: str, sanitize: Any) -> frozenset[str]:
+    return sanitizing.kinds_of(sanitize, name)
+
+
+APART: Final[Mapping[str, bool]] = {"apart": True}
+"""Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Options:
+    """The options of a kernel, as ``checked`` returns them. ``kernel`` documents them."""
+
+    default_block: Dim3 | None = None
+    items_per_thread: Dim3 = (1, 1, 1)
+    fastmath: bool = False
+    fma: bool = True
+    unchecked: bool = False
+    deny_checks: bool = False
+    max_registers: int | None = None
+    cluster: Dim3 | None = None
+    lineinfo: bool = False
+    partial: bool = False
+    sanitize: frozenset[str] = field(default=frozenset(), metadata=APART)  # no sanitized code is in the cache
+
+
+_CHECKS: Final[Mapping[str, Callable[..., Any]]] = {
+    "block": _block,
+    "items_per_thread": _items,
+    "max_registers": _max_registers,
+    "cluster": _cluster,
+    "lineinfo": wants_lines,
+    "sanitize": _sanitize,
+}
+
+
+def checked(function: Callable[..., Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of ``Options`` for what a program gives: ``block`` is ``default_block``. Raises
+    ``CompileError``."""
+    found = {each: _CHECKS[each](function, name, value) if each in _CHECKS else value for each, value in given.items()}
+    if "block" in found:
+        found["default_block"] = found.pop("block")
+    if found.get("unchecked") and found.get("deny_checks"):
+        # the first leaves out all bounds checks; the second requires that no check is left inside a loop
+        raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
+    return found

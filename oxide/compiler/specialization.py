@@ -335,11 +335,16 @@ class Specialization:
         a slice."""
         return self._struct.pack(*words, *self.captured_words, fault_address)
 
-    def words_of(self, params: bytes, place: int) -> tuple[Any, ...]:
-        """Returns the words of the parameter at an index, from the packed parameters."""
-        start = "@" + "".join([parameter.struct_format for parameter in self.parameters[:place]])
-        before = struct.unpack_from(start, params)
-        return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
+    def values_of(self, params: bytes) -> tuple[Any, ...]:
+        """Returns the values that ``pack`` has packed."""
+        values: list[Any] = []
+        formats, before = "@", 0
+        for parameter in self.parameters:
+            formats += parameter.struct_format
+            words = struct.unpack_from(formats, params)[before:]
+            before += len(words)
+            values.append(words[0] if parameter.kind == "scalar" and parameter.lifted is None else words)
+        return tuple(values)
 
     def _found_facts(self) -> Facts:
         described = self.description

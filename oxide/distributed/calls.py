@@ -5,13 +5,16 @@ A *plane* moves the data of a group: ``shared_memory`` has the planes of CPU dev
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from oxide.language.types import SCALARS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from oxide.driver.base import Ranges
@@ -23,19 +26,41 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
 Reduction: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 CLOSED: Final = "the group of a collective was closed"
-TRANSFERS: Final[tuple[Kind, ...]] = ("send", "recv", "send_recv")
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
 
 REDUCED: Final = frozenset(
-    (
-        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
-        *("float32", "float64", "complex64", "complex128"),
-    )
+    scalar.dtype_name for scalar in SCALARS.values() if scalar.nccl is not None or scalar.kind == "c"
 )
 """The dtypes that NCCL reduces; complex numbers are reduced as pairs of floats."""
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the checks and the planes must know of a kind of collective. ``reduces``: it combines elements, and takes
+    ``op``. ``rooted``: one rank is its root. ``boxes`` names the boxes of a transfer between two ranks; all others take
+    a box for each rank. ``result`` computes the shape of the new box that a rank gets from the shape of its own box and
+    the number of ranks; without it, the result is in the given boxes."""
+
+    reduces: bool = False
+    rooted: bool = False
+    boxes: tuple[str, ...] = ()
+    result: Callable[[tuple[int, ...], int], tuple[int, ...]] | None = None
+
+
+FORMS: Final[dict[Kind, Form]] = {
+    "all_reduce": Form(reduces=True),
+    "all_gather": Form(result=lambda shape, size: (size * (shape or (1,))[0], *shape[1:])),
+    "reduce_scatter": Form(reduces=True, result=lambda shape, size: (shape[0] // size, *shape[1:])),
+    "broadcast": Form(rooted=True),
+    "send": Form(boxes=("box",)),
+    "recv": Form(boxes=("box",)),
+    "send_recv": Form(boxes=("box", "into")),
+}
+
+
+@final
+@dataclass(slots=True, eq=False)
 class Call:
     """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process. ``count`` is the number of
     elements that one rank contributes, or gets from ``reduce_scatter``. ``root`` is the rank that broadcasts. ``to`` is
@@ -49,38 +74,27 @@ class Call:
     devices.
     """
 
-    __slots__ = (
-        "count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "source", "submissions", "text",
-        "to", "uses",
-    )  # fmt: skip
+    kind: Kind
+    inputs: tuple[DeviceBox, ...]
+    outputs: tuple[DeviceBox, ...]
+    count: int
+    reduction: Reduction = "sum"
+    root: int = 0
+    to: int = -1
+    source: int = -1
+    form: Form = field(init=False)
+    dtype: np.dtype[Any] = field(init=False)
+    text: str = field(init=False)
+    uses: list[tuple[list[Allocation], list[Allocation]]] | None = field(init=False, default=None)
+    submissions: list[Callable[[int], Ranges]] | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        kind: Kind,
-        inputs: tuple[DeviceBox, ...],
-        outputs: tuple[DeviceBox, ...],
-        count: int,
-        reduction: Reduction = "sum",
-        root: int = 0,
-        to: int = -1,
-        source: int = -1,
-    ) -> None:
-        self.kind: Kind = kind
-        self.inputs = inputs
-        self.outputs = outputs
-        self.count = count
-        self.dtype = inputs[0].dtype
-        self.reduction: Reduction = reduction
-        self.root = root
-        self.to = to
-        self.source = source
-        self.uses: list[tuple[list[Allocation], list[Allocation]]] | None = None
-        self.submissions: list[Callable[[int], Ranges]] | None = None
-        self.text = f"{kind} of {'x'.join(map(str, inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
-        if kind in ("all_reduce", "reduce_scatter"):
-            self.text = f"{self.text}, {reduction}"
-        elif kind == "broadcast":
-            self.text = f"{self.text} from rank {root}"
+    def __post_init__(self) -> None:
+        self.form, self.dtype = FORMS[self.kind], self.inputs[0].dtype
+        self.text = f"{self.kind} of {'x'.join(map(str, self.inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
+        if self.form.reduces:
+            self.text += f", {self.reduction}"
+        if self.form.rooted:
+            self.text += f" from rank {self.root}"
 
     def transfer_text(self, source: int, destination: int) -> str:
         """Returns the text of one transfer, which both of its ranks send."""

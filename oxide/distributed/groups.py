@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 
 from oxide.core import new_box
-from oxide.distributed.calls import REDUCTIONS, Call, Kind, Plane, Reduction, unfit
+from oxide.distributed.calls import FORMS, REDUCTIONS, Call, Kind, Plane, Reduction, unfit
 from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.locks import is_interrupt, new_lock, unheld
@@ -30,7 +30,7 @@ from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
@@ -357,58 +357,42 @@ class Group:
 
 
 @final
-class Collective(DeviceOperation[Any]):
+class Collective(OfArguments[Any]):
     """The operation that the methods of ``Group`` return."""
 
-    def __init__(
-        self,
-        group: Group,
-        kind: Kind,
-        boxes: tuple[Any, ...],
-        *,
-        reduction: Reduction = "sum",
-        root: int = 0,
-        to: int = -1,
-        source: int = -1,
-    ) -> None:
-        parts = [box for box in boxes if isinstance(box, DeviceOperation)]
-        for part in parts:
-            part.consume()
+    def __init__(self, group: Group, kind: Kind, boxes: tuple[Any, ...], **how: Any) -> None:
+        """``how`` has further fields of the ``Call``."""
+        for box in boxes:
+            if isinstance(box, DeviceOperation):
+                box.consume()  # even if another argument is then refused
         self._group = group
         self._kind: Kind = kind
-        self._boxes = boxes
-        self._root, self._to, self._source = root, to, source
+        self._form = FORMS[kind]
+        self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
         group.require_open(kind)
+        reduction = how.get("reduction", "sum")
         if not isinstance(reduction, str) or reduction not in REDUCTIONS:
             raise ArgumentError(f"{kind}, op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}")
-        self._reduction: Reduction = reduction
         for box in boxes:
             if not isinstance(box, (DeviceBox, Arc, DeviceOperation)):
                 hint = "; h2d(array) copies it to the device" if isinstance(box, np.ndarray) else ""
                 hint = "; pass one box for each rank: all_reduce(*boxes)" if isinstance(box, (tuple, list)) else hint
                 raise TypeError(f"{kind} takes DeviceBoxes and operations that yield them, not {written(box)}{hint}")
-        needed = 2 if kind == "send_recv" else len(group.ranks)
+        needed = len(self._form.boxes) or len(group.ranks)
         if len(boxes) != needed:
             raise ArgumentError(
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
-        if parts:
-            self._composed, self._parts = True, tuple(parts)
-        super().__init__(*parts)
+        super().__init__(*boxes)
 
     def traced_name(self) -> str:
         return self._kind
 
-    def execute(self, context: ExecutionContext) -> Any:
-        return self.finish(context, [])
-
-    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+    def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes
         if call is None:
-            yielded = iter(results)
-            given = [next(yielded) if isinstance(box, DeviceOperation) else box for box in self._boxes]
-            boxes = [self._box(box, number) for number, box in enumerate(given)]
+            boxes = [self._box(box, number) for number, box in enumerate(arguments)]
         group.require_open(kind)
         if context.recording is not None:
             if context.recording.outer is not None:  # the recording is of a run
@@ -442,19 +426,19 @@ class Collective(DeviceOperation[Any]):
         return self._result(call)
 
     def spec(self) -> Spec:
-        if self._kind in ("all_gather", "reduce_scatter"):
+        if self._form.result is not None:
             return None
-        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._boxes]
+        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._arguments]
         return specs[-1] if len(self._group.ranks) == 1 else tuple(specs)
 
     def depict(self) -> Depiction:
         lines = (f"{self._group.size} ranks",)
-        return "copy", self._kind, lines, tuple([("", box) for box in self._boxes])
+        return "copy", self._kind, lines, tuple([("", box) for box in self._arguments])
 
     def _box(self, given: object, number: int) -> DeviceBox:
         """Returns a box that fits its rank."""
         box = given.value if isinstance(given, Arc) else given
-        device = self._group.devices[0 if self._kind == "send_recv" else number]
+        device = self._group.devices[0 if self._form.boxes else number]
         if not isinstance(box, DeviceBox) or box.device is not device or not box.is_contiguous:
             raise self._misfit(box, number, device)
         return box
@@ -470,53 +454,44 @@ class Collective(DeviceOperation[Any]):
         return ArgumentError(f"{what}: a strided view of shape {box.shape}; dup(view) makes a contiguous copy")
 
     def _name(self, number: int) -> str:
-        if self._kind == "send_recv":
-            return ("box", "into")[number]
+        if len(self._form.boxes) > 1:
+            return self._form.boxes[number]
         return f"box of rank {self._group.ranks[number]}"
 
     def _call(self, contexts: tuple[ExecutionContext, ...], boxes: list[DeviceBox]) -> Call:
         """Checks the boxes, makes new boxes for the result if it needs them, and returns the call. Raises
         ``ArgumentError`` for boxes that do not fit."""
-        group, kind, first = self._group, self._kind, boxes[0]
+        group, kind, form, first = self._group, self._kind, self._form, boxes[0]
         for number, box in enumerate(boxes[1:], 1):
-            if (box.shape if kind != "send_recv" else box.size) != (
-                first.shape if kind != "send_recv" else first.size
-            ) or box.dtype != first.dtype:
+            alike = box.size == first.size if form.boxes else box.shape == first.shape
+            if not alike or box.dtype != first.dtype:
                 raise ArgumentError(
                     f"{kind}, {self._name(number)}: {describe(box.shape, box.dtype)}, where {self._name(0)} is "
                     f"{describe(first.shape, first.dtype)}; they must be alike"
                 )
-        if kind in ("all_reduce", "reduce_scatter"):
-            reason = unfit(first.dtype, self._reduction)
-            if reason:
-                raise ArgumentError(f"{kind}, {reason}")
+        reason = unfit(first.dtype, self._how["reduction"]) if form.reduces else ""
+        if reason:
+            raise ArgumentError(f"{kind}, {reason}")
         inputs = outputs = tuple(boxes)
         count = first.size
-        if kind == "all_gather":
-            rows, *rest = first.shape or (1,)
-            outputs = self._new(contexts, (group.size * rows, *rest), first.dtype)
-        elif kind == "reduce_scatter":
+        if kind == "reduce_scatter":
             if not first.shape or first.shape[0] % group.size:
                 raise ArgumentError(
                     f"{kind}, {self._name(0)}: its shape {first.shape} cannot be divided into {group.size} equal parts "
                     f"along the first axis"
                 )
-            outputs = self._new(contexts, (first.shape[0] // group.size, *first.shape[1:]), first.dtype)
             count = first.size // group.size
         elif kind == "send_recv":
             if first.ptr < boxes[1].ptr + boxes[1].nbytes and boxes[1].ptr < first.ptr + first.nbytes:
                 raise ArgumentError("send_recv, into: it shares memory with box")
             inputs, outputs = (first,), (boxes[1],)
-        call = Call(kind, inputs, outputs, count, self._reduction, self._root, self._to, self._source)
-        if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._boxes):
+        if form.result is not None:
+            shape = form.result(first.shape, group.size)
+            outputs = tuple([new_box(context, shape, first.dtype) for context in contexts])
+        call = Call(kind, inputs, outputs, count, **self._how)
+        if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._arguments):
             self._call_of_boxes = call
         return call
-
-    @staticmethod
-    def _new(
-        contexts: tuple[ExecutionContext, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> tuple[DeviceBox, ...]:
-        return tuple([new_box(context, shape, dtype) for context in contexts])
 
     @staticmethod
     def _result(call: Call) -> Any:

@@ -15,13 +15,15 @@ import time
 from collections import deque
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
+from oxide.distributed.calls import CLOSED, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
+from oxide.language.types import SCALARS
 from oxide.locks import new_lock, unheld
 from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
@@ -31,19 +33,18 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
-    from oxide.driver.base import Driver, GraphHandle, Ranges
+    from oxide.driver.base import GraphHandle, Graphs, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.
-_TYPES: Final = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7, "float64": 8,
-    "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11,
-}  # fmt: skip
+_TYPES: Final = {scalar.dtype_name: scalar.nccl for scalar in SCALARS.values() if scalar.nccl is not None}
 _REDUCTIONS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _BYTES: Final = _TYPES["uint8"]
-_FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
+_FLOATS_OF_COMPLEX: Final = {
+    scalar.dtype_name: SCALARS[scalar.part].dtype_name for scalar in SCALARS.values() if scalar.part
+}
 _LOOK_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
 _POLL_SECONDS: Final = 0.001  # between two looks at a full board, or at work that must end first
@@ -72,7 +73,7 @@ class NcclPlane:
         self._nccl = library
         self._communicators = communicators
         self._process = _process
-        self._graphs: dict[CudaGraphExec, Driver] = {}  # those with collectives, which hold a communicator
+        self._graphs: dict[CudaGraphExec, Graphs] = {}  # those with collectives, which hold a communicator
         self.launching: set[_CapturedCall] = set()  # those whose graph is being launched
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
@@ -118,13 +119,13 @@ class NcclPlane:
         if self.closed:
             raise DeviceError(CLOSED)
 
-    def add_graph(self, given: GraphHandle, driver: Driver) -> None:
+    def add_graph(self, given: GraphHandle, graphs: Graphs) -> None:
         """Notes a graph with collectives. NCCL frees a communicator only when all such graphs are destroyed."""
         graph = cast("CudaGraphExec", given)
         if graph not in self._graphs:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
-            self._graphs[graph] = driver
+            self._graphs[graph] = graphs
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
@@ -146,9 +147,9 @@ class NcclPlane:
         while self.launching and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         while self._graphs:
-            graph, driver = self._graphs.popitem()
+            graph, graphs = self._graphs.popitem()
             with suppress(DeviceError):  # a device that is lost has no graphs
-                driver.destroy_graph(graph)
+                graphs.destroy_graph(graph)
 
     def is_of_parent(self) -> bool:
         """Returns whether this process is a child that was forked after the group was made."""
@@ -163,20 +164,15 @@ class NcclPlane:
         if name in _FLOATS_OF_COMPLEX:
             name, count = _FLOATS_OF_COMPLEX[name], 2 * count
         kind = _TYPES.get(name)
-        if kind is None or not call.kind.endswith(("reduce", "scatter")):  # data that only moves is bytes
+        if kind is None or not call.form.reduces:  # data that only moves is bytes
             kind, count = _BYTES, call.count * call.dtype.itemsize
+        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
 
         def submit(stream: int) -> Ranges:
             if not count:
                 return ()
-            if call.kind == "all_reduce":
-                nccl.all_reduce(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "reduce_scatter":
-                nccl.reduce_scatter(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "all_gather":
-                nccl.all_gather(given, output, count, kind, communicator, stream)
-            elif call.kind == "broadcast":
-                nccl.broadcast(given, output, count, kind, call.root, communicator, stream)
+            if not call.form.boxes:
+                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
             else:
                 nccl.group_start()
                 try:
@@ -324,8 +320,8 @@ class _CapturedCall(LaunchHook):
         self._call = call
         self._told = False
 
-    def captured(self, graph: GraphHandle, driver: Driver) -> None:
-        self._plane.add_graph(graph, driver)
+    def captured(self, graph: GraphHandle, graphs: Graphs) -> None:
+        self._plane.add_graph(graph, graphs)
 
     def __call__(self, context: ExecutionContext) -> None:
         self._plane.launching.add(self)  # before the look at ``closed``: see ``_destroy_graphs``
@@ -341,16 +337,14 @@ class _CapturedCall(LaunchHook):
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class _Arrival:
     """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
     deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
 
-    __slots__ = ("deadline", "report", "text")
-
-    def __init__(self, text: str, deadline: float, report: HostReport) -> None:
-        self.text = text
-        self.deadline = deadline
-        self.report = report
+    text: str
+    deadline: float
+    report: HostReport
 
 
 @final
@@ -429,7 +423,7 @@ class _Watch:
 
     def _texts(self, call: Call) -> list[tuple[int, str]]:
         """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""
-        if call.kind not in TRANSFERS:
+        if not call.form.boxes:
             return [(TO_ALL, fitting(call.text))]
         rank = self.rank
         moved = [(rank, call.to, call.to)] if call.to >= 0 else []
@@ -564,9 +558,8 @@ class _Watch:
 
     def _interrupted(self, error: BaseException) -> None:
         """Breaks the group after an interrupt in the middle of telling or comparing, which may have lost a note."""
-        self.give_up(
-            CollectiveError(f"rank {self.rank} was interrupted: {type(error).__name__}", self._last, self.rank)
-        )
+        reason = f"rank {self.rank} was interrupted: {type(error).__name__}"
+        self.give_up(CollectiveError(reason, self._last, self.rank))
 
 
 _process = 0

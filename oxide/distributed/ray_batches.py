@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -50,22 +51,20 @@ means that Ray ended a process which took too much of the machine's memory."""
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Worker:
     """An actor of the pool, as the scheduler knows it."""
 
-    __slots__ = ("alone", "busy", "error", "facts", "handle", "number", "restarts", "state")
-
-    def __init__(self, number: int, handle: Any) -> None:
-        self.number = number
-        self.handle = handle
-        self.state: Literal["starting", "ready", "restarting", "dead"] = "starting"
-        self.busy = 0
-        self.alone = False
-        """True while the actor runs a batch on its last try, and so gets no other batch."""
-        self.restarts = 0
-        self.facts: ActorFacts | None = None
-        self.error: BaseException | None = None
-        """The error because of which the actor did not start, or could not be restarted."""
+    number: int
+    handle: Any
+    state: Literal["starting", "ready", "restarting", "dead"] = "starting"
+    busy: int = 0
+    alone: bool = False
+    """True while the actor runs a batch on its last try, and so gets no other batch."""
+    restarts: int = 0
+    facts: ActorFacts | None = None
+    error: BaseException | None = None
+    """The error because of which the actor did not start, or could not be restarted."""
 
     def __str__(self) -> str:
         facts = self.facts
@@ -73,19 +72,17 @@ class Worker:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Batch:
     """A batch that has no result yet. Batches compare by the order in which they were read, and run in this order."""
 
-    __slots__ = ("attempts", "batches", "index", "order", "reference", "value", "worker")
-
-    def __init__(self, batches: Batches, index: int, order: int, value: Any) -> None:
-        self.batches = batches
-        self.index = index
-        self.order = order
-        self.value = value
-        self.attempts = 0  # the number of actors that died while they ran it
-        self.worker: Worker | None = None
-        self.reference: Any = None  # Ray's reference to the task in flight
+    batches: Batches
+    index: int
+    order: int
+    value: Any
+    attempts: int = 0  # the number of actors that died while they ran it
+    worker: Worker | None = None
+    reference: Any = None  # Ray's reference to the task in flight
 
     def __lt__(self, other: Batch) -> bool:
         return self.order < other.order
@@ -174,7 +171,7 @@ class Scheduler:
             worker.state = "dead"
             ray.kill(worker.handle)
         for batches in self.calls:
-            batches.abandon()
+            batches.wake()
 
     # Batches
 
@@ -263,29 +260,21 @@ class Scheduler:
             heapq.heappush(self._waiting, batch)
             return
         times = "its actor died" if batch.attempts == 1 else f"its actors died, {batch.attempts} in a row"
-        lost = ActorLostError(
-            f"batch {batch.index} has no result: {times}, the last of them {worker} (max_retries={self._max_retries}): "
-            f"{_first_line(error)}",
-            batch.index,
-            str(worker),
-            batch.attempts,
-        )
-        lost.__cause__ = error
-        batch.batches.settle(batch.index, None, lost)
+        why = f"{times}, the last of them {worker} (max_retries={self._max_retries})"
+        _settle_lost(batch, why, worker, error)
 
     def _give_up(self, batch: Batch) -> None:
         """Settles a batch for which no actor is left, with an ``ActorLostError``."""
-        last = batch.worker or self.workers[-1]
         cause = next((each.error for each in reversed(self.workers) if each.error is not None), None)
-        lost = ActorLostError(
-            f"batch {batch.index} has no result: all {len(self.workers)} actors are dead, and Ray restarts none; the "
-            f"last error is: {_first_line(cause)}",
-            batch.index,
-            str(last),
-            batch.attempts,
-        )
-        lost.__cause__ = cause
-        batch.batches.settle(batch.index, None, lost)
+        why = f"all {len(self.workers)} actors are dead, and Ray restarts none; the last error is"
+        _settle_lost(batch, why, batch.worker or self.workers[-1], cause)
+
+
+def _settle_lost(batch: Batch, why: str, worker: Worker, cause: BaseException | None) -> None:
+    text = f"batch {batch.index} has no result: {why}: {_first_line(cause)}"
+    lost = ActorLostError(text, batch.index, str(worker), batch.attempts)
+    lost.__cause__ = cause
+    batch.batches.settle(batch.index, None, lost)
 
 
 @final
@@ -363,11 +352,10 @@ class Batches:
         if self.closed:
             return
         self._settled[index] = (value, error)
-        if self._caller is not None:
-            self._caller.wake()
+        self.wake()
 
-    def abandon(self) -> None:
-        """Wakes the caller after the pool was closed, because the result that it waits for will not come."""
+    def wake(self) -> None:
+        """Wakes the caller, if it waits: its result has come, or will not come."""
         if self._caller is not None:
             self._caller.wake()
 
@@ -397,8 +385,7 @@ class Batches:
                 count += 1
         finally:
             self._read = count
-            if self._caller is not None:
-                self._caller.wake()
+            self.wake()
 
     async def _stored(self, value: Any) -> Any:
         if not is_large(value, IN_THREAD_BYTES):
@@ -432,10 +419,8 @@ def _copy(batch: Any) -> Any:
 def own_error(error: RayTaskError) -> BaseException:
     """Returns the exception that an actor's method raised, with its type and fields. Its cause is Ray's error, which
     shows the actor's traceback. Returns Ray's error itself if the exception could not be pickled."""
-    found = error.cause
-    own: BaseException = error
-    if isinstance(found, BaseException):
-        own = found
+    own: BaseException = error.cause if isinstance(error.cause, BaseException) else error
+    if own is not error:
         own.__cause__ = error
     return own
 

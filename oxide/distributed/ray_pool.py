@@ -15,7 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
@@ -250,17 +250,8 @@ class ActorPool(Generic[Batch, Result]):
 
 
 def _state(worker: Worker) -> ActorState:
-    facts = worker.facts
-    return ActorState(
-        worker.number,
-        worker.state,
-        None if facts is None else facts.pid,
-        None if facts is None else facts.node,
-        None if facts is None else facts.device,
-        None if facts is None else facts.threads,
-        worker.restarts,
-        worker.busy,
-    )
+    pid, node, device, threads = (None,) * 4 if worker.facts is None else astuple(worker.facts)
+    return ActorState(worker.number, worker.state, pid, node, device, threads, worker.restarts, worker.busy)
 
 
 # Checks

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.distributed.boards import shared_segments
-from oxide.distributed.calls import CLOSED, TRANSFERS
+from oxide.distributed.calls import CLOSED
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -145,7 +145,7 @@ class ManyProcesses(CpuPlane):
         self._peers.close()
 
     def run(self, call: Call) -> None:
-        if call.kind in TRANSFERS:
+        if call.form.boxes:
             self._transfer(call)
             return
         peers, dtype = self._peers, call.dtype

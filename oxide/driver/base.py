@@ -1,7 +1,9 @@
 """The Driver protocol: the runtime's interface to a device.
 
-To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a thin
-wrapper can record its calls or inject failures, and the runtime has one code path. Three rules hold for every method:
+To the runtime, devices differ only in their driver. ``Driver`` is the core that every driver has. A *capability*, such
+as ``driver.graphs``, is what some drivers have: the driver itself, as it has the capability's methods too, or None. A
+driver is flat: plain methods over opaque handles. So a thin wrapper (``Wrapper``) can record its calls or inject
+failures, and the runtime has one code path. Three rules hold for every method:
 
 - **A method blocks only if its docstring says so.** Work is submitted to a stream, which runs its work in order.
 - **Any thread may call any method**, at any time, on any handle that has not been destroyed.
@@ -13,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, final
+
+from oxide.errors import DeviceError
 
 if TYPE_CHECKING:
     from oxide.driver.sanitizing import Sanitized
@@ -179,7 +183,7 @@ class Span:
 
 
 class Clock(Protocol):
-    """Measures when a device runs submissions, for traces. ``Driver.clock`` makes a clock.
+    """Measures when a device runs submissions, for traces. ``Timing.clock`` makes a clock.
 
     ``source`` is the way in which the clock measures: ``"workers"`` (the CPU device's threads note the time),
     ``"events"`` (timing events in the streams) or ``"CUPTI"``.
@@ -210,150 +214,8 @@ class Clock(Protocol):
         """Ends all measuring. Call it once every token is used up or given up."""
 
 
-class Driver(Protocol):
-    """The interface to one kind of device.
-
-    ``name`` is the device's name in ``OXIDE_DEVICE``. ``drops_work`` is True if the driver can skip the work of a
-    dropped run (``for_run``).
-    """
-
-    name: str
-    drops_work: bool
-
-    def for_run(self, run: Droppable) -> Driver:
-        """Returns a driver for the submissions of one run; this driver itself if ``drops_work`` is False.
-
-        Launches, copies, fills and host functions submitted through the returned driver are skipped if ``run.dropped``
-        is set before they start. Everything else still happens: events are recorded and waited for, memory is freed.
-        """
-
-    # Devices
-
-    def device_count(self) -> int:
-        """Returns the number of devices. They are numbered from 0."""
-
-    def device_info(self, device: int) -> DeviceInfo: ...
-
-    # Streams: in-order queues of work
-
-    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
-        """Creates a stream. The device prefers kernels of ``"high"`` streams. It does not preempt a running kernel."""
-
-    def destroy_stream(self, stream: StreamHandle) -> None:
-        """Destroys the stream; work already submitted to it still runs."""
-
-    def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Blocks, with the GIL released, until all submitted work has run."""
-
-    def query_stream(self, stream: StreamHandle) -> bool:
-        """Returns whether all submitted work has run."""
-
-    def stream_address(self, stream: StreamHandle) -> int:
-        """Returns the number by which other libraries know the stream (a ``CUstream``)."""
-
-    # Events: a point in a stream
-
-    def create_event(self, device: int, *, timing: bool) -> EventHandle: ...
-
-    def destroy_event(self, event: EventHandle) -> None: ...
-
-    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Records the event at the current end of the stream.
-
-        An event may be recorded again. Waits submitted before the new recording still wait for the earlier point.
-        """
-
-    def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the stream has passed the event's latest recording; True if the event was never recorded."""
-
-    def synchronize_event(self, event: EventHandle) -> None:
-        """Blocks, with the GIL released, until the stream has passed the event's latest recording."""
-
-    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Makes work submitted to the stream from now on wait for the event's latest recording. Does not block."""
-
-    def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        """Returns the milliseconds between two events, both created with ``timing`` and passed by their streams."""
-
-    # Memory: addresses are plain integers, sizes are bytes and never 0
-
-    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        """Allocates device memory, 256-byte aligned and uninitialised, for work submitted to the stream from now on."""
-
-    def free(self, address: int, stream: StreamHandle) -> None:
-        """Frees device memory once all work now in the stream has run."""
-
-    def allocate_host(self, nbytes: int) -> int:
-        """Allocates page-locked host memory that every device can read and write at the same address."""
-
-    def free_host(self, address: int) -> None:
-        """Frees page-locked memory at once: no work in flight may use it. May block until the device is idle."""
-
-    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Copies from page-locked host memory, which must stay allocated until the stream has passed the copy."""
-
-    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Copies into page-locked host memory."""
-
-    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None: ...
-
-    def copy_peer(
-        self,
-        destination: int,
-        destination_device: int,
-        source: int,
-        source_device: int,
-        nbytes: int,
-        stream: StreamHandle,
-    ) -> None:
-        """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
-
-    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address must be a multiple of the pattern's
-        size, or of 8 for a pattern of 16 bytes."""
-
-    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
-        """Copies a claimed fault record to the host and advances the cursor.
-
-        ``record`` and ``cursor`` are addresses in the memory of the stream's device. The 8 bytes at ``cursor`` are an
-        address in page-locked host memory. The record is claimed if its first 4 bytes are not all 0. If so, its
-        ``nbytes`` bytes are copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
-        address at ``cursor``. ``nbytes`` is a multiple of 8.
-
-        A graph of kernels that may fail ends with a report. So each launch of the graph reports to memory of its own,
-        without another submission.
-        """
-
-    # Code
-
-    def load(self, device: int, code: Code) -> FunctionHandle:
-        """Loads code for launches on a device. May block until the device is idle.
-
-        The handle keeps the code loaded. Its ``reports`` is True if the code may use the fault record, whose address is
-        the last parameter. The handle of foreign code cannot be launched itself. Its ``kernels`` maps the name of each
-        kernel to a handle, and its ``parameters`` maps the name to a tuple of ``KernelParameter``. Raises
-        ``DriverError`` for foreign code unless the device is a CUDA device.
-        """
-
-    def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-        """Returns the resources of a kernel loaded from ``code``, for blocks of ``threads`` threads with
-        ``shared_bytes`` of dynamic shared memory. Raises ``DeviceError`` if the device has no such resources."""
-
-    def launch(
-        self,
-        function: FunctionHandle,
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: int,
-        params: bytes,
-        stream: StreamHandle,
-    ) -> None:
-        """Launches a kernel. ``params`` are the kernel's parameters as a C structure, each naturally aligned.
-
-        Raises ``LaunchError`` if the blocks of a cooperative kernel cannot all be resident at once.
-        """
-
-    # Graphs: a stream's work, recorded once and submitted as a whole again and again
+class Graphs(Protocol):
+    """Records a stream's work once, and submits it as a whole again and again."""
 
     def begin_capture(self, stream: StreamHandle) -> None:
         """Starts to record launches, copies, fills and reports submitted to the stream, instead of running them.
@@ -404,6 +266,198 @@ class Driver(Protocol):
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Destroys a graph. No launch of the graph may be in flight."""
 
+    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
+        """Copies a claimed fault record to the host and advances the cursor.
+
+        ``record`` and ``cursor`` are addresses in the memory of the stream's device. The 8 bytes at ``cursor`` are an
+        address in page-locked host memory. The record is claimed if its first 4 bytes are not all 0. If so, its
+        ``nbytes`` bytes are copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
+        address at ``cursor``. ``nbytes`` is a multiple of 8.
+
+        A graph of kernels that may fail ends with a report. So each launch of the graph reports to memory of its own,
+        without another submission.
+        """
+
+
+class Peers(Protocol):
+    """Copies between the memories of devices."""
+
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: StreamHandle,
+    ) -> None:
+        """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
+
+
+class Runs(Protocol):
+    """Skips the work of runs that were dropped."""
+
+    def for_run(self, run: Droppable) -> Driver:
+        """Returns a driver for the submissions of one run.
+
+        Launches, copies, fills and host functions submitted through the returned driver are skipped if ``run.dropped``
+        is set before they start. Everything else still happens: events are recorded and waited for, memory is freed.
+        """
+
+
+class Sharing(Protocol):
+    """Uses other libraries' streams and memory."""
+
+    def foreign_stream(self, device: int, address: int) -> StreamHandle:
+        """Returns a handle for another library's stream, given the stream's number (1 is CUDA's legacy default stream,
+        2 the calling thread's default stream). The library that created the stream destroys it."""
+
+    def adopt(self, address: int, nbytes: int) -> int:
+        """Lets work use device memory that another library allocated. Returns the number of the memory's device."""
+
+    def disown(self, address: int, nbytes: int) -> None:
+        """Undoes one call of ``adopt``."""
+
+
+class Sanitizer(Protocol):
+    """Finds accesses of memory that is not initialised."""
+
+    def expose(self, address: int, nbytes: int) -> None:
+        """Notes that the host or another library may write device memory of this driver from now on, unseen. The
+        sanitizer counts it as written."""
+
+
+class Timing(Protocol):
+    """Measures when the device runs work."""
+
+    def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
+        """Returns the milliseconds between two events, both created with ``timing`` and passed by their streams."""
+
+    def clock(self) -> Clock:
+        """Returns a clock that measures when the devices run submissions. It measures until it is closed. Raises
+        ``DeviceError`` if the driver has a clock already."""
+
+
+class Driver(Protocol):
+    """The interface to one kind of device. ``name`` is the device's name in ``OXIDE_DEVICE``."""
+
+    name: str
+
+    # Capabilities
+
+    @property
+    def graphs(self) -> Graphs | None: ...
+    @property
+    def peers(self) -> Peers | None: ...
+    @property
+    def runs(self) -> Runs | None: ...
+    @property
+    def sharing(self) -> Sharing | None: ...
+    @property
+    def sanitizer(self) -> Sanitizer | None: ...
+    @property
+    def timing(self) -> Timing | None: ...
+
+    # Devices
+
+    def device_count(self) -> int:
+        """Returns the number of devices. They are numbered from 0."""
+
+    def device_info(self, device: int) -> DeviceInfo: ...
+
+    # Streams: in-order queues of work
+
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
+        """Creates a stream. The device prefers kernels of ``"high"`` streams. It does not preempt a running kernel."""
+
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        """Destroys the stream; work already submitted to it still runs."""
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        """Blocks, with the GIL released, until all submitted work has run."""
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Returns whether all submitted work has run."""
+
+    def stream_address(self, stream: StreamHandle) -> int:
+        """Returns the number by which other libraries know the stream (a ``CUstream``)."""
+
+    # Events: a point in a stream
+
+    def create_event(self, device: int, *, timing: bool) -> EventHandle: ...
+
+    def destroy_event(self, event: EventHandle) -> None: ...
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Records the event at the current end of the stream.
+
+        An event may be recorded again. Waits submitted before the new recording still wait for the earlier point.
+        """
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Returns whether the stream has passed the event's latest recording; True if the event was never recorded."""
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Blocks, with the GIL released, until the stream has passed the event's latest recording."""
+
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Makes work submitted to the stream from now on wait for the event's latest recording. Does not block."""
+
+    # Memory: addresses are plain integers, sizes are bytes and never 0
+
+    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
+        """Allocates device memory, 256-byte aligned and uninitialised, for work submitted to the stream from now on."""
+
+    def free(self, address: int, stream: StreamHandle) -> None:
+        """Frees device memory once all work now in the stream has run."""
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Allocates page-locked host memory that every device can read and write at the same address."""
+
+    def free_host(self, address: int) -> None:
+        """Frees page-locked memory at once: no work in flight may use it. May block until the device is idle."""
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Copies from page-locked host memory, which must stay allocated until the stream has passed the copy."""
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Copies into page-locked host memory."""
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None: ...
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address must be a multiple of the pattern's
+        size, or of 8 for a pattern of 16 bytes."""
+
+    # Code
+
+    def load(self, device: int, code: Code) -> FunctionHandle:
+        """Loads code for launches on a device. May block until the device is idle.
+
+        The handle keeps the code loaded. Its ``reports`` is True if the code may use the fault record, whose address is
+        the last parameter. The handle of foreign code cannot be launched itself. Its ``kernels`` maps the name of each
+        kernel to a handle, and its ``parameters`` maps the name to a tuple of ``KernelParameter``. Raises
+        ``DriverError`` for foreign code unless the device is a CUDA device.
+        """
+
+    def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
+        """Returns the resources of a kernel loaded from ``code``, for blocks of ``threads`` threads with
+        ``shared_bytes`` of dynamic shared memory. Raises ``DeviceError`` if the device has no such resources."""
+
+    def launch(
+        self,
+        function: FunctionHandle,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+        stream: StreamHandle,
+    ) -> None:
+        """Launches a kernel. ``params`` are the kernel's parameters as a C structure, each naturally aligned.
+
+        Raises ``LaunchError`` if the blocks of a cooperative kernel cannot all be resident at once.
+        """
+
     # Host functions: run in stream order, on one of the driver's threads
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
@@ -422,27 +476,62 @@ class Driver(Protocol):
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         """Submits a call of the C function ``void function(void *argument)``, which never takes the GIL."""
 
-    # Other libraries' streams and memory
-
-    def foreign_stream(self, device: int, address: int) -> StreamHandle:
-        """Returns a handle for another library's stream, given the stream's number (1 is CUDA's legacy default stream,
-        2 the calling thread's default stream). The library that created the stream destroys it."""
-
-    def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use device memory that another library allocated. Returns the number of the memory's device."""
-
-    def disown(self, address: int, nbytes: int) -> None:
-        """Undoes one call of ``adopt``."""
-
-    def expose(self, address: int, nbytes: int) -> None:
-        """Notes that the host or another library may write device memory of this driver from now on, unseen. The
-        sanitizer counts it as written."""
-
-    # Traces
-
-    def clock(self) -> Clock:
-        """Returns a clock that measures when the devices run submissions. It measures until it is closed. Raises
-        ``DeviceError`` if the driver has a clock already."""
-
     def close(self) -> None:
         """Closes the driver at interpreter exit: waits for its work, then frees everything."""
+
+
+class WholeDriver(Driver, Graphs, Peers, Runs, Sharing, Sanitizer, Timing, Protocol):
+    """A driver with every capability."""
+
+
+CAPABILITIES: Final = {
+    "graphs": Graphs,
+    "peers": Peers,
+    "runs": Runs,
+    "sharing": Sharing,
+    "sanitizer": Sanitizer,
+    "timing": Timing,
+}
+
+_T = TypeVar("_T")
+
+
+def provided(capability: _T | None, what: str) -> _T:
+    """Returns a driver's capability. Raises ``DeviceError`` if the driver lacks it."""
+    if capability is None:
+        raise DeviceError(f"this operation needs {what}, which the device's driver does not have")
+    return capability
+
+
+@final
+class Own:
+    """A capability of a driver that has the capability's methods."""
+
+    def __get__(self, driver: _T, kind: object) -> _T:
+        return driver
+
+
+if TYPE_CHECKING:
+    _Any: Any  # has every method of the protocol and of its capabilities
+else:
+    _Any = object
+
+
+class Wrapper(_Any):  # type: ignore[misc]
+    """The base of drivers that stand in for another one, ``inner``, and have its capabilities."""
+
+    def __init__(self, inner: Driver) -> None:
+        self.inner = cast("WholeDriver", inner)  # calls come for the capabilities that it has
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def _own_if_inner_has(name: str) -> property:
+    return property(lambda wrapper: None if getattr(wrapper.inner, name) is None else wrapper)
+
+
+for _name in CAPABILITIES:
+    setattr(Wrapper, _name, _own_if_inner_has(_name))

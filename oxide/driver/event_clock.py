@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, final
 
-from oxide.driver.base import Driver, EventHandle, Span, StreamHandle
+from oxide.driver.base import Driver, EventHandle, Span, StreamHandle, provided
 from oxide.errors import DeviceError
 from oxide.locks import new_lock, unheld
 
@@ -174,7 +174,8 @@ class EventClock:
         """Reads the times of the stream's oldest submissions, at most ``limit``, and returns their events to the pool.
         Returns the number of submissions read. The caller holds ``_reading``, so no other thread takes submissions out
         of ``pending``."""
-        pending, device, driver = lane.pending, lane.device, self._driver
+        pending, device = lane.pending, lane.device
+        timing = provided(self._driver.timing, "timing")
         read = 0
         with suppress(DeviceError):  # the device is lost, or two threads submitted at once and their events are mixed
             passed = self._count_passed(pending, min(limit, len(pending)))
@@ -182,8 +183,8 @@ class EventClock:
                 token = pending[0]
                 pair = token.pair
                 assert pair is not None, "a pending submission has its events"
-                begun = device.base_ns + round(driver.elapsed_ms(device.base, pair.before) * 1e6)
-                ended = begun + round(driver.elapsed_ms(pair.before, pair.after) * 1e6)
+                begun = device.base_ns + round(timing.elapsed_ms(device.base, pair.before) * 1e6)
+                ended = begun + round(timing.elapsed_ms(pair.before, pair.after) * 1e6)
                 pending.popleft()
                 token.pair = None
                 token.times = begun, ended

@@ -55,17 +55,16 @@ class MappedFunction:
 @final
 @dataclass(frozen=True, slots=True)
 class MappedObject:
-    """The content of a mapped object file, for profilers. ``file`` is the symbol that names the source, "" if there is
-    none. ``line_table`` is the section ``.debug_line``, relocated to the mapped code, or empty if there is none."""
+    """The functions of a mapped object file, for profilers. ``file`` is the symbol that names the source, "" if there
+    is none."""
 
     file: str
     functions: tuple[MappedFunction, ...]
-    line_table: bytes
 
 
 def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None] | None = None) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found. If
-    ``entry`` is found and ``mapped`` is not None, calls ``mapped`` with the file's content.
+    ``entry`` is found and ``mapped`` is not None, calls ``mapped`` with the file's functions.
 
     Raises ``Unloadable`` for an image that this loader cannot load.
     """
@@ -109,15 +108,12 @@ _THROUGH_JUMP = {_PLT32, _PLTOFF64}
 _FROM_TABLE = {_GOT64, _GOTOFF64, _PLTOFF64}
 _KNOWN = _32_BITS | _THROUGH_TABLE | _THROUGH_JUMP | _FROM_TABLE | {_64, _PC64, _GOTPC64}
 
-_AARCH64_ABS64 = 257
-
 _JUMP = b"\xff\x25"  # jmp *[rip + offset]
 _JUMP_BYTES = 8
 
 
 @dataclass(slots=True)
 class _Section:
-    name: str
     kind: int
     flags: int
     offset: int
@@ -168,8 +164,7 @@ class _Loader:
                 raise Unloadable("a section beyond the end of the image")
             if image.startswith(_INITIALISERS, names + name):
                 raise Unloadable("functions to be called before all others")
-            label = image[names + name : image.index(b"\0", names + name)].decode()
-            self.sections.append(_Section(label, kind, flags, offset, length, link, info, max(alignment, 1)))
+            self.sections.append(_Section(kind, flags, offset, length, link, info, max(alignment, 1)))
         self.loaded = [section for section in self.sections if self._is_loaded(section)]
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
@@ -222,26 +217,14 @@ class _Loader:
         return memory, address
 
     def content(self) -> MappedObject:
-        """Returns the content of the object file. Call it once the object is mapped."""
+        """Returns the functions of the object file. Call it once the object is mapped."""
         functions = tuple(
             MappedFunction(symbol.name, self._address(number), symbol.size)
             for number, symbol in enumerate(self.symbols)
             if symbol.kind == _FUNCTION_SYMBOL and symbol.section and symbol.size
         )
         file = next((symbol.name for symbol in self.symbols if symbol.kind == _FILE_SYMBOL), "")
-        return MappedObject(file, functions, self._line_table())
-
-    def _line_table(self) -> bytes:
-        for number, section in enumerate(self.sections):
-            if section.name == ".debug_line":
-                table = bytearray(self.image[section.offset : section.offset + section.size])
-                for each in self.sections:
-                    if each.kind == _RELA and each.info == number:
-                        for offset, kind, symbol, addend in self._entries(each):
-                            if kind in (_64, _AARCH64_ABS64):
-                                struct.pack_into("<Q", table, offset, self._address(symbol) + addend)
-                return bytes(table)
-        return b""
+        return MappedObject(file, functions)
 
     def _relocate(self, memory: mmap.mmap) -> None:
         for relocation in self.relocations:

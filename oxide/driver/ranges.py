@@ -14,8 +14,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
+from oxide.driver.base import Wrapper
 from oxide.driver.tools import ranges_are_asked_for, ranges_are_wanted
 
 if TYPE_CHECKING:
@@ -42,49 +43,40 @@ def with_ranges(driver: Driver) -> Driver:
                 stacklevel=2,
             )
         return driver
-    return cast("Driver", NamingDriver(driver, nvtx))
+    return NamingDriver(driver, nvtx)
 
 
 @final
-class NamingDriver:
+class NamingDriver(Wrapper):
     """A driver that wraps launches, copies, fills and graph launches in NVTX ranges. Other calls go to ``inner``."""
 
     def __init__(self, inner: Driver, nvtx: Any) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._nvtx = nvtx
-        self.copy_to_device = self._sized("copy to device", inner.copy_to_device, 2)
-        self.copy_to_host = self._sized("copy to host", inner.copy_to_host, 2)
-        self.copy_on_device = self._sized("copy on device", inner.copy_on_device, 2)
-        self.copy_peer = self._sized("copy to another device", inner.copy_peer, 4)
-        self.fill = self._ranged("fill", inner.fill)
-        self.launch_graph = self._ranged("graph", inner.launch_graph)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # not set yet
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def for_run(self, run: Droppable) -> Driver:
-        inner = self.inner.for_run(run)
-        return cast("Driver", self if inner is self.inner else NamingDriver(inner, self._nvtx))
+        return NamingDriver(self.inner.for_run(run), self._nvtx)
 
     def launch(self, function: Any, *arguments: Any) -> None:
         self._in_range(function.entry, self.inner.launch, (function, *arguments))
 
-    def _ranged(self, what: str, call: Callable[..., None]) -> Callable[..., None]:
-        def ranged(*arguments: Any) -> None:
-            self._in_range(what, call, arguments)
+    def copy_to_device(self, *arguments: Any) -> None:
+        self._in_range(f"copy to device, {arguments[2]} bytes", self.inner.copy_to_device, arguments)
 
-        return ranged
+    def copy_to_host(self, *arguments: Any) -> None:
+        self._in_range(f"copy to host, {arguments[2]} bytes", self.inner.copy_to_host, arguments)
 
-    def _sized(self, what: str, call: Callable[..., None], place: int) -> Callable[..., None]:
-        """Returns a function that calls ``call`` inside an NVTX range. The range's name has ``what`` and the number of
-        bytes, which is the positional argument ``place``, counted from 0."""
+    def copy_on_device(self, *arguments: Any) -> None:
+        self._in_range(f"copy on device, {arguments[2]} bytes", self.inner.copy_on_device, arguments)
 
-        def sized(*arguments: Any) -> None:
-            self._in_range(f"{what}, {arguments[place]} bytes", call, arguments)
+    def copy_peer(self, *arguments: Any) -> None:
+        self._in_range(f"copy to another device, {arguments[4]} bytes", self.inner.copy_peer, arguments)
 
-        return sized
+    def fill(self, *arguments: Any) -> None:
+        self._in_range("fill", self.inner.fill, arguments)
+
+    def launch_graph(self, *arguments: Any) -> None:
+        self._in_range("graph", self.inner.launch_graph, arguments)
 
     def _in_range(self, what: str, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._nvtx.push_range(f"{what}{_place()}", domain=DOMAIN)

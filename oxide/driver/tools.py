@@ -2,8 +2,8 @@
 has started the program.
 
 - ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get line tables if one
-  of NVIDIA's tools has started the program, if ``OXIDE_PERF`` is ``jitdump``, or if ``OXIDE_GDB`` is ``1``.
-- ``OXIDE_PERF``: ``map`` or ``jitdump`` names the CPU device's code for Linux's perf.
+  of NVIDIA's tools has started the program, or if ``OXIDE_GDB`` is ``1``.
+- ``OXIDE_PERF``: ``map`` names the CPU device's code for Linux's perf.
 - ``OXIDE_GDB``: ``1`` registers the CPU device's code with gdb.
 - ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default,
   operations are named if one of NVIDIA's tools has started the program.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
 
 from oxide.environment import word
 from oxide.errors import DeviceError
@@ -22,7 +21,7 @@ __all__ = [
     "gdb_is_served",
     "lines_are_wanted",
     "nvidias_tool_runs",
-    "perf_format",
+    "perf_map_is_wanted",
     "ranges_are_asked_for",
     "ranges_are_wanted",
 ]
@@ -39,18 +38,18 @@ def nvidias_tool_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 def lines_are_wanted() -> bool:
     """Returns whether a kernel gets line tables if its ``lineinfo`` option is not given. Raises ``DeviceError``
-    if ``OXIDE_LINEINFO``, or ``OXIDE_PERF`` or ``OXIDE_GDB`` if the answer depends on them, has an unknown value, or if
-    the latter two exclude each other."""
+    if ``OXIDE_LINEINFO``, or ``OXIDE_GDB`` if the answer depends on it, has an unknown value, or if ``OXIDE_GDB`` and
+    ``OXIDE_PERF`` exclude each other."""
     asked = word("OXIDE_LINEINFO", ("0", "1"))
     if asked is not None:
         return asked == "1"
-    return nvidias_tool_runs() or perf_format() == "jitdump" or gdb_is_served()
+    return nvidias_tool_runs() or gdb_is_served()
 
 
-def perf_format() -> Literal["map", "jitdump"] | None:
-    """Returns the kind of file to write for perf; None for no file. Raises ``DeviceError`` if ``OXIDE_PERF``
-    has an unknown value."""
-    return word("OXIDE_PERF", ("map", "jitdump"))
+def perf_map_is_wanted() -> bool:
+    """Returns whether the CPU device's code is named for perf. Raises ``DeviceError`` if ``OXIDE_PERF`` has an unknown
+    value."""
+    return word("OXIDE_PERF", ("map",)) is not None
 
 
 def gdb_is_served() -> bool:
@@ -58,7 +57,7 @@ def gdb_is_served() -> bool:
     value, or if ``OXIDE_PERF`` is set too: for gdb, LLVM loads the code, and LLVM does not tell the addresses that perf
     needs."""
     served = word("OXIDE_GDB", ("0", "1")) == "1"
-    if served and perf_format() is not None:
+    if served and perf_map_is_wanted():
         raise DeviceError("OXIDE_GDB=1 and OXIDE_PERF exclude each other: unset one of them")
     return served
 

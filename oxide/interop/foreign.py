@@ -27,7 +27,7 @@ from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.pointer import DevicePointer
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -255,20 +255,17 @@ class ConfiguredForeign:
 
 
 @final
-class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
+class ForeignLaunch(OfArguments[tuple[Any, ...]]):
     """A launch of a foreign kernel. Yields the tuple of its arguments, in order."""
 
     def __init__(self, kernel: ForeignKernel, config: LaunchConfig, arguments: tuple[Any, ...]) -> None:
-        parts = [
-            argument.given
-            for argument in arguments
-            if isinstance(argument, _Declared) and isinstance(argument.given, DeviceOperation)
-        ]
-        for part in parts:
-            part.consume()
+        given = [argument.given if isinstance(argument, _Declared) else argument for argument in arguments]
+        for each in given:
+            if isinstance(each, DeviceOperation):
+                each.consume()  # even if another argument is then refused
         self._kernel = kernel
         self._config = config
-        self._arguments = arguments
+        self._declared = arguments
         _require_cuda(kernel, current_runtime().driver.name)
         for number, argument in enumerate(arguments):
             if not isinstance(argument, (_Declared, int, float, np.generic)):
@@ -279,17 +276,12 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         if self._parameters is not None:
             self._check(self._parameters)
         kernel.module.announce()
-        self._composed, self._parts = bool(parts), tuple(parts)
-        super().__init__(*parts)
+        super().__init__(*given)
 
     def traced_name(self) -> str:
         return self._kernel.name
 
-    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        return self.finish(context, [])
-
-    def finish(self, context: ExecutionContext, results: list[Any]) -> tuple[Any, ...]:
-        yielded = iter(results)
+    def submit(self, context: ExecutionContext, *arguments: Any) -> tuple[Any, ...]:
         kernel, config, device = self._kernel, self._config, context.device
         _require_cuda(kernel, device.kind)
         loaded = ready_function(kernel.module, device)
@@ -298,21 +290,13 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         if parameters is None:
             parameters = loaded.parameters[name]
             self._check(parameters)
-        passed: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
         params = bytearray(max([each.offset + each.nbytes for each in parameters], default=0))
-        for number, (parameter, argument) in enumerate(zip(parameters, self._arguments, strict=True)):
-            if not isinstance(argument, _Declared):
-                passed.append(argument)
-                word = _number_bytes(parameter, argument)
-                assert word is not None
-            else:
-                given = argument.given
-                if isinstance(given, DeviceOperation):
-                    given = next(yielded)
-                passed.append(given)
-                word = self._pointer(number, argument, given, device, reads, writes)
+        for number, (parameter, declared, given) in enumerate(zip(parameters, self._declared, arguments, strict=True)):
+            pointer = isinstance(declared, _Declared)
+            word = self._pointer(number, given, device, reads, writes) if pointer else _number_bytes(parameter, given)
+            assert word is not None
             params[parameter.offset : parameter.offset + parameter.nbytes] = word
         context.launch(
             kernel.name,
@@ -324,19 +308,13 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
             reads,
             writes,
         )
-        return tuple(passed)
+        return arguments
 
     def _pointer(
-        self,
-        number: int,
-        argument: _Declared,
-        given: object,
-        device: Device,
-        reads: list[Allocation],
-        writes: list[Allocation],
+        self, number: int, given: object, device: Device, reads: list[Allocation], writes: list[Allocation]
     ) -> bytes:
         """Returns a pointer argument as bytes. Adds its memory to ``reads``, to ``writes`` or to both."""
-        what = self._named(number)
+        argument, what = self._declared[number], self._named(number)
         memory = _memory(given, f"{what}, {type(argument).__name__}")
         if isinstance(memory, DevicePointer):
             memory = DeviceBox(memory._allocation, (memory.nbytes,), np.dtype(np.uint8), memory._offset)
@@ -356,11 +334,11 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
     def _check(self, parameters: tuple[KernelParameter, ...]) -> None:
         """Raises ``ArgumentError`` if the arguments do not fit the parameters."""
         count = len(parameters)
-        if len(self._arguments) != count:
+        if len(self._declared) != count:
             raise ArgumentError(
-                f"kernel {self._kernel.name} takes {count} argument{'s' * (count != 1)}, got {len(self._arguments)}"
+                f"kernel {self._kernel.name} takes {count} argument{'s' * (count != 1)}, got {len(self._declared)}"
             )
-        for number, (parameter, argument) in enumerate(zip(parameters, self._arguments, strict=True)):
+        for number, (parameter, argument) in enumerate(zip(parameters, self._declared, strict=True)):
             if isinstance(argument, _Declared):
                 if parameter.nbytes != _POINTER_BYTES or parameter.kind == "float":
                     raise ArgumentError(
@@ -381,7 +359,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def depict(self) -> Depiction:
         size = f"grid {self._config.grid}, block {self._config.block}"
-        inputs = [(type(each).__name__, each.given) for each in self._arguments if isinstance(each, _Declared)]
+        inputs = [(type(each).__name__, each.given) for each in self._declared if isinstance(each, _Declared)]
         return "launch", self._kernel.name, (size,), tuple(inputs)
 
     def __repr__(self) -> str:
@@ -425,8 +403,7 @@ def _hint(argument: object) -> str:
     return "a foreign kernel takes In, Out and InOut of boxes, NumPy scalars and Python numbers"
 
 
-def _spec(argument: object) -> Spec:
-    given = argument.given if isinstance(argument, _Declared) else argument
+def _spec(given: object) -> Spec:
     if isinstance(given, DeviceOperation):
         return given.spec()
     box = given.value if isinstance(given, Arc) else given

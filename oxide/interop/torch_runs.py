@@ -11,8 +11,7 @@ import numpy as np
 from oxide.core import run_blocking
 from oxide.errors import DeviceError, GraphError, OxideError
 from oxide.interop.torch_launches import RepeatedLaunch, repeated
-from oxide.language import types
-from oxide.language.types import as_dtype
+from oxide.language.types import SCALARS
 from oxide.messages import written
 from oxide.runtime.device.capturing import current_capture
 from oxide.runtime.device.fault_records import StandingReport
@@ -35,16 +34,9 @@ _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 """Returns the address of a device's current stream, in a tenth of the time of ``torch.cuda.current_stream``. Inductor's
 code calls it, too. It is None in a torch that was built without CUDA."""
 _MOST_REPEATED = 256  # the number of combinations of shapes that one operator remembers
-_SAME_NAME = (
-    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
-    "complex64", "complex128",
-)  # fmt: skip
 _TO_NUMPY: dict[Any, np.dtype[Any]] = {
-    getattr(torch, name): np.dtype(name) for name in _SAME_NAME if hasattr(torch, name)
+    getattr(torch, scalar.dtype_name): scalar.dtype for scalar in SCALARS.values() if hasattr(torch, scalar.dtype_name)
 }
-_TO_NUMPY[torch.bool] = np.dtype(np.bool_)
-for _name, _scalar in (("bfloat16", types.bf16), ("float8_e4m3fn", types.f8e4m3), ("float8_e5m2", types.f8e5m2)):
-    _TO_NUMPY[getattr(torch, _name)] = as_dtype(_scalar)
 _TO_TORCH = {numpys: dtype for dtype, numpys in _TO_NUMPY.items()}
 
 

@@ -8,37 +8,16 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .types import SCALARS, ScalarType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format of narrow floats: its size in bits, its precision in bits, the exponent of its least positive number,
-    and its greatest number."""
-
-    bits: int
-    precision: int
-    least: int
-    greatest: float
-    saturates: bool = False
-    """True if a conversion turns numbers beyond the greatest into the greatest number, as on a GPU for formats of 8
-    bits. False if it turns them into infinity."""
-    has_infinity: bool = True
-
-
-FORMATS = {
-    "f16": Format(16, 11, -24, 65504.0),
-    "bf16": Format(16, 8, -133, math.ldexp(255, 120)),
-    "f8e4m3": Format(8, 4, -9, 448.0, saturates=True, has_infinity=False),
-    "f8e5m2": Format(8, 3, -16, 57344.0, saturates=True),
-}
 _NAN = 0x7F
 """The bits of the NaN to which a conversion to 8 bits turns any NaN."""
 
@@ -46,7 +25,7 @@ _NAN = 0x7F
 def rounded(name: str, number: float) -> float:
     """Rounds a number to a format as kernels do: to nearest, ties to even. A number beyond the format's greatest number
     becomes infinite or, if the format saturates, the greatest number."""
-    form = FORMATS[name]
+    form = SCALARS[name]
     nearest = _nearest(form, number)
     return math.copysign(form.greatest, number) if form.saturates and abs(nearest) > form.greatest else nearest
 
@@ -54,11 +33,11 @@ def rounded(name: str, number: float) -> float:
 def fits(name: str, number: float) -> bool:
     """Returns whether a number, rounded, is within a format's range. An infinity is within the range if the format has
     infinities."""
-    form = FORMATS[name]
+    form = SCALARS[name]
     return form.has_infinity if math.isinf(number) else not math.isinf(_nearest(form, number))
 
 
-def _nearest(form: Format, number: float) -> float:
+def _nearest(form: ScalarType, number: float) -> float:
     if number != number or math.isinf(number) or number == 0.0:
         return number
     unit = max(math.frexp(number)[1] - form.precision, form.least)
@@ -70,21 +49,25 @@ def _nearest(form: Format, number: float) -> float:
     return math.copysign(math.inf, number) if abs(nearest) > form.greatest else nearest
 
 
+_UPPER_PARTS = {5: ("<e", 16), 8: ("<f", 32)}
+"""The floats that Python's ``struct`` knows, and their sizes, by the number of bits of their exponents. A format with
+such an exponent is the upper part of such a float."""
+
+
 def bits_of(name: str, number: float) -> int:
     """Returns the bits of a number that the format can represent exactly."""
-    match name:
-        case "f16":
-            return int.from_bytes(struct.pack("<e", number), "little")
-        case "bf16":
-            return int.from_bytes(struct.pack("<f", number), "little") >> 16
-    if number != number:
+    form = SCALARS[name]
+    if number != number and form.bits == 8:
         return _NAN
-    if name == "f8e5m2":  # the upper half of an f16
-        return int.from_bytes(struct.pack("<e", number), "little") >> 8
-    # Numbers below 2**-6 are multiples of 2**-9. Larger numbers have 3 bits after the leading one.
-    fraction, exponent = math.frexp(abs(number))
-    size = int(abs(number) * 512) if abs(number) < 2**-6 else ((exponent + 6) << 3) + int(fraction * 16) - 8
-    return size | (128 if math.copysign(1, number) < 0 else 0)
+    if found := _UPPER_PARTS.get(form.bits - form.precision):
+        code, size = found
+        return int.from_bytes(struct.pack(code, number), "little") >> (size - form.bits)
+    # An infinity has the bits of the number that would follow the greatest one.
+    magnitude = min(abs(number), math.ldexp(1.0, math.frexp(form.greatest)[1]))
+    count = int(math.ldexp(magnitude, -form.least))  # of the least positive number
+    exponent = max(0, count.bit_length() - form.precision)
+    size = (count >> exponent) + (exponent << (form.precision - 1))
+    return size | ((math.copysign(1, number) < 0) << (form.bits - 1))
 
 
 def encoded(name: str, number: float) -> int:
@@ -94,22 +77,24 @@ def encoded(name: str, number: float) -> int:
 
 def number_of(name: str, bits: int) -> float:
     """Returns the number that ``bits`` represents in a format."""
-    match name:
-        case "f16":
-            return float(struct.unpack("<e", bits.to_bytes(2, "little"))[0])
-        case "bf16":
-            return float(struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0])
-        case "f8e5m2":
-            return float(struct.unpack("<e", (bits << 8).to_bytes(2, "little"))[0])
-    size, exponent = bits & 127, bits >> 3 & 15
-    number = math.ldexp(8 + (bits & 7), exponent - 10) if exponent else math.ldexp(size, -9)
-    return math.copysign(math.nan if size == _NAN else number, -1 if bits & 128 else 1)
+    form = SCALARS[name]
+    if found := _UPPER_PARTS.get(form.bits - form.precision):
+        code, size = found
+        return float(struct.unpack(code, (bits << (size - form.bits)).to_bytes(size // 8, "little"))[0])
+    kept = form.precision - 1
+    sign = 1 << (form.bits - 1)
+    size, exponent = bits & (sign - 1), (bits & (sign - 1)) >> kept
+    fraction = bits & ((1 << kept) - 1)
+    number = math.ldexp((1 << kept) + fraction, form.least + exponent - 1) if exponent else math.ldexp(size, form.least)
+    if number > form.greatest:
+        number = math.inf if form.has_infinity and not fraction else math.nan
+    return math.copysign(number, -1 if bits & sign else 1)
 
 
 def narrowed(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Converts numbers to an array of ``dtype``, the dtype of the format ``name``. Each number is rounded once, as in
     kernels."""
-    given, form = np.asarray(values), FORMATS[name]
+    given, form = np.asarray(values), SCALARS[name]
     if given.dtype == dtype:
         return given
     with np.errstate(over="ignore", invalid="ignore"):

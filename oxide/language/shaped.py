@@ -14,9 +14,10 @@ compiler gives them their meaning inside a kernel, and a type checker reads them
 from __future__ import annotations
 
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
 from .atomic import AtomicAccess
+from .declarations import InKernels, only_in_a_kernel
 from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
 from .vectors import Alignment, Streaming, VectorReads, VectorWrites
@@ -52,38 +53,84 @@ class _OneType:
             return GenericAlias(cls, parameters)
 
 
-class _Reads(VectorReads[T, Index], Alignment):
-    """The common base of read-only slices, for any number of axes."""
+class _Shaped(InKernels, Generic[T, Index]):
+    """The common base of slices of any kind. ``Index`` is a tuple with an ``int`` for each axis."""
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
+        only_in_a_kernel(type(self).__name__)
+
+    @property
+    def shape(self) -> Index:
+        """Returns the length of each axis, an ``i64``."""
+        only_in_a_kernel(type(self).__name__)
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
+        only_in_a_kernel(type(self).__name__)
+
+
+class _Flat(_Shaped[T, Index], Alignment):
+    """The common base of read-only slices, for any number of axes."""
 
     @property
     def flat(self) -> Slice[T]:
         """Returns all elements in row-major order, as a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
+        only_in_a_kernel(type(self).__name__)
+
+
+class _Reads(_Flat[T, Index], VectorReads[T, Index]):
+    """The common base of read-only slices with an index."""
+
+    def __getitem__(self, index: Index) -> T:
+        only_in_a_kernel(type(self).__name__)
+
+    @property
+    def unchecked(self) -> UncheckedReads[T, Index]:
+        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
+        prove it."""
+        only_in_a_kernel(type(self).__name__)
+
+
+class _Writes(_Shaped[T, Index], Alignment):
+    """The common base of outputs with an index."""
+
+    @property
+    def scatter(self) -> Scatter[T, Index]:
+        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
+        only_in_a_kernel(type(self).__name__)
+
+    @property
+    def unchecked_mut(self) -> UncheckedWrites[T, Index]:
+        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
+        only_in_a_kernel(type(self).__name__)
+
+
+class _TiledWrites(_Shaped[T, Index], Alignment):
+    """The common base of outputs of four and five axes, which cannot be indexed."""
+
+    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
+        """Returns this thread's element, or None if the index is outside."""
+        only_in_a_kernel(type(self).__name__)
+
+    @property
+    def scatter(self) -> Any:
+        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
+        only_in_a_kernel(type(self).__name__)
 
 
 class UncheckedReads(VectorReads[T, Index]):
     """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
     memory, or destroys the whole device context. Only the alignment of vectors is checked."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel(type(self).__name__)
-
     def __getitem__(self, index: Index) -> T:
-        _only_in_a_kernel(type(self).__name__)
+        only_in_a_kernel(type(self).__name__)
 
     @property
     def streaming(self) -> Streaming[T, Index]:
         """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        _only_in_a_kernel(type(self).__name__)
+        only_in_a_kernel(type(self).__name__)
 
 
 @final
@@ -92,7 +139,7 @@ class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
     indices, or that only one thread writes an element."""
 
     def __setitem__(self, index: Index, value: T) -> None:
-        _only_in_a_kernel("UncheckedWrites")
+        only_in_a_kernel("UncheckedWrites")
 
 
 @final
@@ -104,99 +151,39 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     of the kernel may wait for one another, the thread instead reads zero and continues.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Slice2")
-
-    def __getitem__(self, index: tuple[int, int]) -> T:
-        _only_in_a_kernel("Slice2")
-
     def row(self, i: int) -> VectorView[T] | None:
         """Returns row ``i``, of ``shape[1]`` elements. Returns None if there is no such row."""
-        _only_in_a_kernel("Slice2")
+        only_in_a_kernel("Slice2")
 
     def col(self, j: int) -> VectorView[T] | None:
         """Returns column ``j``, of ``shape[0]`` elements. Returns None if there is no such column."""
-        _only_in_a_kernel("Slice2")
+        only_in_a_kernel("Slice2")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is ``[row, col]``. Returns None
         if it is not entirely inside the slice, or if a size is negative."""
-        _only_in_a_kernel("Slice2")
-
-    @property
-    def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
-        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
-        prove it."""
-        _only_in_a_kernel("Slice2")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("Slice2")
+        only_in_a_kernel("Slice2")
 
 
 @final
 class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Slice3")
-
-    def __getitem__(self, index: tuple[int, int, int]) -> T:
-        _only_in_a_kernel("Slice3")
-
-    @property
-    def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
-        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
-        prove it."""
-        _only_in_a_kernel("Slice3")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("Slice3")
-
-
-class _Tiled(Alignment, Generic[T, Index]):
-    """The common base of slices of four and five axes, which cannot be indexed."""
-
-    def __init__(self) -> None:
-        _only_in_a_kernel(type(self).__name__)
-
-    @property
-    def shape(self) -> Index:
-        """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel(type(self).__name__)
-
-    def __len__(self) -> int:
-        """Returns the length of the first axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
-
-    @property
-    def flat(self) -> Slice[T]:
-        """Returns all elements in row-major order, as a ``Slice``. Only read-only slices have this attribute."""
-        _only_in_a_kernel(type(self).__name__)
-
 
 @final
-class Slice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+class Slice4(_OneType, _Flat[T, tuple[int, int, int, int]]):
     """A read-only array of four axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
     ``flat``."""
 
 
 @final
-class Slice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+class Slice5(_OneType, _Flat[T, tuple[int, int, int, int, int]]):
     """A read-only array of five axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
     ``flat``."""
 
 
 @final
-class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
+class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
 
     With the index ``thread.index_2d(c.shape[1])``, ``get_mut`` returns the element at this thread's row and column,
@@ -204,9 +191,6 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     order. A layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are
     rectangles of the slice's own rows and columns.
     """
-
-    def __init__(self) -> None:
-        _only_in_a_kernel("DisjointSlice2")
 
     @overload
     def get_mut(self: DisjointSlice2[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -217,7 +201,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
         thread's tile, or None if the tile is not entirely inside the slice."""
-        _only_in_a_kernel("DisjointSlice2")
+        only_in_a_kernel("DisjointSlice2")
 
     @overload
     def get_remainder(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
@@ -226,39 +210,13 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        _only_in_a_kernel("DisjointSlice2")
-
-    @property
-    def scatter(self) -> Scatter[T, tuple[int, int]]:
-        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
-        _only_in_a_kernel("DisjointSlice2")
-
-    @property
-    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
-        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-        _only_in_a_kernel("DisjointSlice2")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("DisjointSlice2")
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel("DisjointSlice2")
-
-    def __len__(self) -> int:
-        _only_in_a_kernel("DisjointSlice2")
+        only_in_a_kernel("DisjointSlice2")
 
 
 @final
-class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
+class DisjointSlice3(_Parameterized, _Writes[T, tuple[int, int, int]], Generic[T, Layout]):
     """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
     order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
-
-    def __init__(self) -> None:
-        _only_in_a_kernel("DisjointSlice3")
 
     @overload
     def get_mut(self: DisjointSlice3[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...
@@ -267,100 +225,33 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if the index is outside. With a tile layout, returns this thread's
         tile, or None if the tile is not entirely inside the slice."""
-        _only_in_a_kernel("DisjointSlice3")
+        only_in_a_kernel("DisjointSlice3")
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        _only_in_a_kernel("DisjointSlice3")
-
-    @property
-    def scatter(self) -> Scatter[T, tuple[int, int, int]]:
-        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[i, j, k] = value``."""
-        _only_in_a_kernel("DisjointSlice3")
-
-    @property
-    def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
-        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-        _only_in_a_kernel("DisjointSlice3")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("DisjointSlice3")
-
-    @property
-    def dtype(self) -> type[T]:
-        """Returns the elements' type, as for a ``Slice``."""
-        _only_in_a_kernel("DisjointSlice3")
-
-    def __len__(self) -> int:
-        _only_in_a_kernel("DisjointSlice3")
+        only_in_a_kernel("DisjointSlice3")
 
 
 @final
-class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+class DisjointSlice4(_OneType, _TiledWrites[T, tuple[int, int, int, int]]):
     """A kernel's output of four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
     returns the element at this position in row-major order."""
 
-    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
-        """Returns this thread's element, or None if the index is outside."""
-        _only_in_a_kernel("DisjointSlice4")
-
-    @property
-    def scatter(self) -> Any:
-        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-        _only_in_a_kernel("DisjointSlice4")
-
 
 @final
-class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+class DisjointSlice5(_OneType, _TiledWrites[T, tuple[int, int, int, int, int]]):
     """A kernel's output of five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
     returns the element at this position in row-major order."""
 
-    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
-        """Returns this thread's element, or None if the index is outside."""
-        _only_in_a_kernel("DisjointSlice5")
-
-    @property
-    def scatter(self) -> Any:
-        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-        _only_in_a_kernel("DisjointSlice5")
-
 
 @final
-class AtomicSlice2(_OneType, AtomicAccess[T]):
+class AtomicSlice2(_OneType, _Shaped[T, tuple[int, int]], AtomicAccess[T]):
     """An array of two axes whose elements all threads may change, but only through atomic methods. The index is a
     tuple: ``counts.fetch_add((row, col), 1)``. Each of its numbers is checked against its own axis."""
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("AtomicSlice2")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("AtomicSlice2")
-
-    def __len__(self) -> int:
-        _only_in_a_kernel("AtomicSlice2")
-
 
 @final
-class AtomicSlice3(_OneType, AtomicAccess[T]):
+class AtomicSlice3(_OneType, _Shaped[T, tuple[int, int, int]], AtomicAccess[T]):
     """An array of three axes whose elements all threads may change: ``counts.fetch_add((i, j, k), 1)``. See
     ``AtomicSlice2``."""
-
-    def __init__(self) -> None:
-        _only_in_a_kernel("AtomicSlice3")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel("AtomicSlice3")
-
-    def __len__(self) -> int:
-        _only_in_a_kernel("AtomicSlice3")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one")

@@ -33,7 +33,9 @@ checker does not accept a call as an annotation. For a type checker, write ``Til
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final, get_args, get_origin
+
+from .declarations import InKernels, only_in_a_kernel
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -119,7 +121,7 @@ else:
 
 
 @final
-class TileRef(Generic[T]):
+class TileRef(InKernels, Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, which the thread may read and write: ``tile[0] = x``.
 
     A constant position outside the tile is a ``CompileError``. A position from ``range(n)`` or ``range(len(tile))``
@@ -128,41 +130,31 @@ class TileRef(Generic[T]):
     launch fails with a ``BoundsError``. A type checker refuses such a use.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("TileRef")
-
     def __getitem__(self, position: int) -> T:
-        _only_in_a_kernel("TileRef")
+        only_in_a_kernel("TileRef")
 
     def __setitem__(self, position: int, value: T) -> None:
-        _only_in_a_kernel("TileRef")
+        only_in_a_kernel("TileRef")
 
     def __len__(self) -> int:
-        _only_in_a_kernel("TileRef")
+        only_in_a_kernel("TileRef")
 
 
 @final
-class MatrixTileRef(Generic[T]):
+class MatrixTileRef(InKernels, Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``. Positions are checked as
     in a ``TileRef``, separately for each axis. ``len(tile)`` is the number of rows."""
-
-    def __init__(self) -> None:
-        _only_in_a_kernel("MatrixTileRef")
 
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("MatrixTileRef")
+        only_in_a_kernel("MatrixTileRef")
 
     def __getitem__(self, position: tuple[int, int]) -> T:
-        _only_in_a_kernel("MatrixTileRef")
+        only_in_a_kernel("MatrixTileRef")
 
     def __setitem__(self, position: tuple[int, int], value: T) -> None:
-        _only_in_a_kernel("MatrixTileRef")
+        only_in_a_kernel("MatrixTileRef")
 
     def __len__(self) -> int:
-        _only_in_a_kernel("MatrixTileRef")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")
+        only_in_a_kernel("MatrixTileRef")

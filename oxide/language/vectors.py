@@ -13,13 +13,15 @@ are declarations: the compiler gives them their meaning inside a kernel.
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar, final
+from typing import Generic, TypeVar, final
+
+from .declarations import InKernels, only_in_a_kernel
 
 T = TypeVar("T")
 Index = TypeVar("Index")
 
 
-class VectorReads(Generic[T, Index]):
+class VectorReads(InKernels, Generic[T, Index]):
     """Reads of 2 or 4 neighbouring elements. A read outside the bounds is a fault: the launch fails with a
     ``BoundsError``. A read at an address that is not a multiple of the vector's size is a fault with a
     ``KernelAssertionError``. With several axes the index is a tuple, and the neighbours are along the last axis: a
@@ -27,11 +29,11 @@ class VectorReads(Generic[T, Index]):
 
     def load2(self, index: Index) -> tuple[T, T]:
         """Reads the elements ``index`` and ``index + 1``."""
-        _only_in_a_kernel("load2")
+        only_in_a_kernel("load2")
 
     def load4(self, index: Index) -> tuple[T, T, T, T]:
         """Reads the elements ``index`` to ``index + 3``."""
-        _only_in_a_kernel("load4")
+        only_in_a_kernel("load4")
 
 
 class VectorWrites(Generic[T, Index]):
@@ -39,14 +41,14 @@ class VectorWrites(Generic[T, Index]):
 
     def store2(self, index: Index, a: T, b: T) -> None:
         """Writes the elements ``index`` and ``index + 1``."""
-        _only_in_a_kernel("store2")
+        only_in_a_kernel("store2")
 
     def store4(self, index: Index, a: T, b: T, c: T, d: T) -> None:
         """Writes the elements ``index`` to ``index + 3``."""
-        _only_in_a_kernel("store4")
+        only_in_a_kernel("store4")
 
 
-class Alignment:
+class Alignment(InKernels):
     """A query that a kernel makes before it uses vectors."""
 
     def is_aligned(self, count: int) -> bool:
@@ -55,7 +57,7 @@ class Alignment:
         except for views that begin in the middle of a vector. With several axes, the index is that of the last axis,
         and every row must begin at a multiple of the vector's size: returns False unless the last axis's length is a
         multiple of ``count``."""
-        _only_in_a_kernel("is_aligned")
+        only_in_a_kernel("is_aligned")
 
 
 @final
@@ -69,9 +71,6 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     reads and writes. A ``Slice`` has only the reads.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("Streaming")
-
 
 @final
 class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
@@ -83,20 +82,13 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     cuda-oxide's ``get_unchecked_mut``.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("UncheckedMutSlice")
-
     def __getitem__(self, index: int) -> T:
-        _only_in_a_kernel("UncheckedMutSlice")
+        only_in_a_kernel("UncheckedMutSlice")
 
     def __setitem__(self, index: int, value: T) -> None:
-        _only_in_a_kernel("UncheckedMutSlice")
+        only_in_a_kernel("UncheckedMutSlice")
 
     @property
     def streaming(self) -> Streaming[T, int]:
         """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        _only_in_a_kernel("UncheckedMutSlice")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")
+        only_in_a_kernel("UncheckedMutSlice")

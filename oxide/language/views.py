@@ -16,8 +16,9 @@ the model. These are declarations: the compiler gives them their meaning inside 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, NoReturn, TypeVar, final, overload
+from typing import Any, Generic, TypeVar, final, overload
 
+from .declarations import InKernels, only_in_a_kernel
 from .slices import Slice
 
 T = TypeVar("T")
@@ -40,67 +41,61 @@ class MatrixView(Generic[T]):
     """
 
     def __init__(self, a: Slice[T], stride: int) -> None:
-        _only_in_a_kernel("MatrixView")
+        only_in_a_kernel("MatrixView")
 
     def row(self, i: int, k: int) -> VectorView[T] | None:
         """Returns the first ``k`` elements of row ``i``, or None if they are not all inside the matrix."""
-        _only_in_a_kernel("MatrixView")
+        only_in_a_kernel("MatrixView")
 
     def col(self, j: int, k: int) -> VectorView[T] | None:
         """Returns the first ``k`` elements of column ``j``, or None if they are not all inside the matrix."""
-        _only_in_a_kernel("MatrixView")
+        only_in_a_kernel("MatrixView")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is in row ``row`` and column
         ``col``, or None if it is not entirely inside the matrix."""
-        _only_in_a_kernel("MatrixView")
+        only_in_a_kernel("MatrixView")
 
 
 @final
-class VectorView(Generic[T]):
+class VectorView(InKernels, Generic[T]):
     """Elements at equal distances, all inside their slice: a row or a column of a matrix.
 
     ``for x in view`` reads without checks, and so does ``view[i]`` in a loop ``for i in range(len(view))``. Any other
     index is checked against ``len(view)``, which is an ``i64``.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("VectorView")
-
     def __iter__(self) -> Iterator[T]:
-        _only_in_a_kernel("VectorView")
+        only_in_a_kernel("VectorView")
 
     def __len__(self) -> int:
-        _only_in_a_kernel("VectorView")
+        only_in_a_kernel("VectorView")
 
     def __getitem__(self, index: int) -> T:
-        _only_in_a_kernel("VectorView")
+        only_in_a_kernel("VectorView")
 
 
 @final
-class TileView(Generic[T]):
+class TileView(InKernels, Generic[T]):
     """A rectangle of a matrix, all of it inside the slice.
 
     ``for row in tile: for x in row`` reads without checks, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
     over ``tile.shape``. Any other index is checked, separately for each axis. ``len(tile)`` is the number of rows.
     """
 
-    def __init__(self) -> None:
-        _only_in_a_kernel("TileView")
-
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        _only_in_a_kernel("TileView")
+        only_in_a_kernel("TileView")
 
     def __iter__(self) -> Iterator[VectorView[T]]:
-        _only_in_a_kernel("TileView")
+        only_in_a_kernel("TileView")
 
     def __len__(self) -> int:
-        _only_in_a_kernel("TileView")
+        only_in_a_kernel("TileView")
 
     def __getitem__(self, index: tuple[int, int]) -> T:
-        _only_in_a_kernel("TileView")
+        only_in_a_kernel("TileView")
 
 
 @overload
@@ -118,8 +113,4 @@ def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
     Python's ``zip(strict=True)`` and ``zip_eq`` of Rust's itertools have the same rule. The lengths are compared once,
     before the loop. Views that were made with the same length need no comparison.
     """
-    _only_in_a_kernel("zip_exact")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")
+    only_in_a_kernel("zip_exact")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from oxide.errors import ArgumentError
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Bucket(Generic[Request, Result]):
     """The work of all batches of one shape.
 
@@ -35,23 +37,17 @@ class Bucket(Generic[Request, Result]):
     for are normal: ``fill`` must leave no values of an earlier batch where they would matter.
     """
 
-    __slots__ = ("fill", "finish", "operation")
+    operation: DeviceOperation[Any]
+    fill: Callable[[list[Request]], object]
+    finish: Callable[[Any, list[Request]], DeviceOperation[Results[Result]]]
 
-    def __init__(
-        self,
-        operation: DeviceOperation[Any],
-        fill: Callable[[list[Request]], object],
-        finish: Callable[[Any, list[Request]], DeviceOperation[Results[Result]]],
-    ) -> None:
-        if not isinstance(operation, DeviceOperation):
-            raise TypeError(f"a Bucket takes an operation to capture, not {type(operation).__name__}")
-        operation.consume()
-        for name, function in (("fill", fill), ("finish", finish)):
+    def __post_init__(self) -> None:
+        if not isinstance(self.operation, DeviceOperation):
+            raise TypeError(f"a Bucket takes an operation to capture, not {type(self.operation).__name__}")
+        self.operation.consume()
+        for name, function in (("fill", self.fill), ("finish", self.finish)):
             if not callable(function):
                 raise TypeError(f"Bucket({name}=…) takes a function, not {type(function).__name__}")
-        self.operation = operation
-        self.fill = fill
-        self.finish = finish
 
 
 @final

@@ -10,6 +10,7 @@ import enum
 import math
 from collections import OrderedDict
 from collections.abc import Container, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
@@ -44,48 +45,23 @@ class State(enum.Enum):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Pending(Generic[Request, Result]):
     """A request whose caller waits. When the request is done, also holds the result or the error."""
 
-    __slots__ = (
-        "_error",
-        "_result",
-        "_trace",
-        "arrived",
-        "batch",
-        "context",
-        "cost",
-        "key",
-        "priority",
-        "rank",
-        "sleeper",
-        "state",
-        "value",
-    )
-
-    def __init__(
-        self,
-        value: Request,
-        key: Hashable,
-        cost: float,
-        priority: int,
-        arrived: float,
-        context: Context,
-        sleeper: Sleeper,
-    ) -> None:
-        self.value = value
-        self.key = key
-        self.cost = cost
-        self.priority = priority
-        self.arrived = arrived
-        self.context = context
-        self.sleeper = sleeper
-        self.rank: tuple[float, float] = (0.0, 0.0)  # the least goes first: see ``RequestQueue``
-        self.state = State.QUEUED
-        self.batch: Batch[Any, Any] | None = None
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None  # the error's, as first raised: each task that raises it adds frames
+    value: Request
+    key: Hashable
+    cost: float
+    priority: int
+    arrived: float
+    context: Context
+    sleeper: Sleeper
+    rank: tuple[float, float] = (0.0, 0.0)  # the least goes first: see ``RequestQueue``
+    state: State = State.QUEUED
+    batch: Batch[Any, Any] | None = None
+    _result: Any = None
+    _error: BaseException | None = None
+    _trace: TracebackType | None = None  # the error's, as first raised: each task that raises it adds frames
 
     def answer(self, result: Result) -> None:
         """Gives the request its result and wakes its caller."""

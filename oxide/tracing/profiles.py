@@ -89,14 +89,15 @@ class Profile:
             return
         if event.parts:
             for part in event.parts:
-                self._add(part.name, "node of a graph", event.device, part.ended - part.begun, None)
+                self.add(part.name, "node of a graph", event.device, part.ended - part.begun, None)
             return
-        self._add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
+        self.add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
 
     def forked(self) -> None:
         """Does nothing: a forked child keeps the sums so far."""
 
-    def _add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
+    def add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
+        """Counts a run that took ``duration`` ns."""
         key = name, kind, device
         found = self._sums.get(key)
         if found is None:

@@ -62,11 +62,6 @@ class Trace:
     def __repr__(self) -> str:
         return f"<oxide.Trace {self.path}>"
 
-    def _repr_html_(self) -> str:
-        from oxide.tracing.pages import picture
-
-        return picture(self.path)
-
 
 def trace(path: str | os.PathLike[str]) -> Trace:
     """Returns a context manager that records a timeline of its ``with``, as a file for ui.perfetto.dev and Chrome.

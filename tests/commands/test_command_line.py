@@ -64,12 +64,9 @@ def test_the_help_of_each_command_has_an_example(command: tuple[str, ...], capsy
         (["sanitize", "--kinds", "leaks", __file__], "and 'leaks' is neither"),
         (["profile", "no_such.py"], "oxide profile: no_such.py: there is no such file"),
         (["profile", "--json", "no/such/out.json", __file__], "--json no/such/out.json: there is no folder"),
-        (["trace", "--svg", "--html", __file__], "choose one of --svg and --html"),
-        (["trace", "a.html"], "a.html is the timeline itself; name another file with -o"),
         (["inspect", "oxide_kernels:relu", "--ptx", "--asm"], "choose one of --ptx and --asm"),
         (["inspect", "oxide_kernels:relu", "--ptx", "--cc", "nine"], "--cc nine: give a compute capability, as 9.0"),
         (["inspect", "oxide_kernels:relu", "--ptx", "--cc", "9.7"], "there is no PTX for compute capability 9.7"),
-        (["inspect", "oxide_kernels:relu", "-o", "out"], "-o is for --html"),
         (
             ["inspect", "oxide_kernels:relu", "--llvm", "--source"],
             "--source goes with --checks, --ptx, --sass and --asm",

@@ -1,4 +1,4 @@
-"""``oxide inspect``: SASS, source with code, and pages. The other forms are tested with the compiler's reports."""
+"""``oxide inspect``: SASS, and source with code. The other forms are tested with the compiler's reports."""
 
 from __future__ import annotations
 
@@ -186,22 +186,3 @@ def test_code_without_line_tables_is_refused(tmp_path: Path) -> None:
     ran = oxide("inspect", "oxide_kernels:matvec_naive", "--source", "--ptx", cwd=tmp_path, OXIDE_LINEINFO="0")
     assert (ran.status, ran.out) == (2, "")
     assert "the code of kernel matvec_naive has no line tables" in ran.err
-
-
-def test_a_page_has_the_source_and_every_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sass, "find_tool", lambda name: None)
-    out = tmp_path / "page.html"
-    assert main(["inspect", "oxide_kernels:sgemm_naive", "--html", "-o", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}\n"
-    page = out.read_text()
-    assert page.startswith("<!doctype html>")
-    assert "http" not in page.replace("http://", "", 0).split("<body>")[0]  # nothing is loaded from elsewhere
-    assert "acc += a[row * k + i] * b[i * n + col]" in page
-    assert "a: hoisted, one check before the loop" in page
-    assert ".visible .entry sgemm_naive" in page
-    assert "--sass needs ptxas" in page
-    assert "if c_idx is not None and row &lt; m:" in page
-    assert main(["inspect", "oxide_kernels:sgemm_naive", "--html", "-o", str(tmp_path / "no" / "page.html")]) == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err

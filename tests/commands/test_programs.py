@@ -283,16 +283,12 @@ def test_the_table_of_a_program(race: Path) -> None:
     assert "reverse" in ran.out
     assert "reverse" in (race / "p.json").read_text()
     assert json.loads((race / "t.json").read_text())
-    ran = oxide("trace", "t.json", "--svg", "-o", "t.svg", cwd=race)
-    assert (ran.status, ran.out) == (0, "t.svg\n"), ran.err
-    assert "<svg" in (race / "t.svg").read_text()
     ran = oxide("trace", "t.json", cwd=race)
-    assert (ran.status, ran.out) == (0, "t.html\n"), ran.err
-    assert "reverse" in (race / "t.html").read_text()
-    for options, page in (((), "t.html"), (("--svg",), "t.svg")):
-        ran = oxide("trace", "t.json", *options, "-o", "-", cwd=race)
-        assert (ran.status, ran.out.strip()) == (0, (race / page).read_text().strip()), ran.err
-    assert not (race / "-").exists()
+    assert ran.status == 0, ran.err
+    counts = {row.split()[0]: row.split("cpu:0")[1].split()[0] for row in ran.out.splitlines() if "cpu:0" in row}
+    assert counts == {
+        row["name"].split()[0]: str(row["count"]) for row in json.loads((race / "p.json").read_text())["rows"]
+    }
 
 
 def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,7 +297,6 @@ def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.Ca
             (tmp_path / name).write_text(content)
         assert main(["trace", str(tmp_path / name)]) == 2
         assert name in capsys.readouterr().err
-        assert not (tmp_path / name).with_suffix(".html").exists()
 
 
 def test_a_program_that_raises_has_a_table_and_its_own_traceback(tmp_path: Path) -> None:

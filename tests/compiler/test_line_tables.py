@@ -282,7 +282,6 @@ def test_the_cache_tells_the_forms_apart() -> None:
         ({}, False),
         ({"OXIDE_LINEINFO": "1"}, True),
         ({"OXIDE_GDB": "1"}, True),
-        ({"OXIDE_PERF": "jitdump"}, True),
         ({"OXIDE_PERF": "map"}, False),
         ({"CUDA_INJECTION64_PATH": "/opt/libinject.so"}, True),
         ({"NSYS_PROFILING_SESSION_ID": "7"}, True),

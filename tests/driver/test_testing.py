@@ -11,11 +11,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import cast
 
+import numpy as np
 import pytest
 
-from oxide.driver.base import Driver
+import oxide
+from oxide import d2h, zeros
+from oxide.driver.base import CAPABILITIES, Driver
 from oxide.driver.cpu import CpuDriver
-from oxide.errors import DeviceLostError, OutOfMemoryError
+from oxide.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from oxide.testing import SUBMISSIONS, DelegatingDriver, FailingDriver, RecordingDriver, step_driver, use_driver
 
 
@@ -27,7 +30,12 @@ def recording() -> Iterator[RecordingDriver]:
 
 
 def test_every_method_of_the_protocol_is_delegated_with_its_signature() -> None:
-    protocol = {name: value for name, value in vars(Driver).items() if inspect.isfunction(value) and name[0] != "_"}
+    protocol = {
+        name: value
+        for part in (Driver, *CAPABILITIES.values())
+        for name, value in vars(part).items()
+        if inspect.isfunction(value) and name[0] != "_"
+    }
     assert len(protocol) > 20
     assert protocol.keys() >= SUBMISSIONS
     for wrapper in (DelegatingDriver, CpuDriver):
@@ -38,7 +46,7 @@ def test_every_method_of_the_protocol_is_delegated_with_its_signature() -> None:
                 for parameter in expected.parameters.values()
             ]
     for name in protocol:
-        assert "__getattr__" in vars(DelegatingDriver)
+        assert hasattr(DelegatingDriver, "__getattr__")
         assert name in vars(DelegatingDriver)
     as_protocol: Driver = DelegatingDriver(step_driver())
     assert as_protocol.name == "cpu"
@@ -166,3 +174,28 @@ def test_what_is_no_driver_is_refused(taker: Callable[[object], object]) -> None
         take(None)
     with pytest.raises(TypeError, match=rf"{name} takes a driver, not the class CpuDriver; make one, as CpuDriver\("):
         take(CpuDriver)
+
+
+class Plain(DelegatingDriver):
+    """A driver that has the core of the protocol alone."""
+
+    graphs = peers = runs = sharing = sanitizer = timing = None
+
+
+def test_a_wrapper_has_the_capabilities_of_its_driver() -> None:
+    for capable in (step_driver(), RecordingDriver(step_driver())):
+        wrapper = FailingDriver(capable)
+        assert all(getattr(wrapper, name) is wrapper for name in CAPABILITIES)
+    plain = RecordingDriver(Plain(step_driver()))
+    assert all(getattr(plain, name) is None for name in CAPABILITIES)
+
+
+def test_without_capabilities_operations_run_and_what_needs_one_is_refused() -> None:
+    with use_driver(Plain(step_driver())):
+        operation = zeros(4).and_then(d2h)
+        np.testing.assert_array_equal(operation.sync(), np.zeros(4))
+        with pytest.raises(DeviceError, match="needs graphs, which the device's driver does not have"):
+            zeros(4).graph()
+        first, second = (oxide.devices()[0].new_stream().record_event() for _ in range(2))
+        with pytest.raises(DeviceError, match="needs timing"):
+            first.elapsed_ms(second)

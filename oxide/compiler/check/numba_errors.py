@@ -16,6 +16,7 @@ from oxide.compiler.source.source import Span, column_of, located, located_in, n
 from oxide.compiler.source.text import compiling, line_in
 from oxide.errors import CompileError, OxideError
 from oxide.language.atomic import AtomicAccess
+from oxide.language.types import SCALARS
 
 from . import advice
 from .vocabulary import refusal
@@ -53,12 +54,7 @@ _OPERATORS = {
     "is_": "is", "is_not": "is not", "not_": "not",
 }  # fmt: skip
 
-_NAMES = {
-    "int": "i64",
-    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
-    "uint64": "u64", "float32": "f32", "float64": "f64", "complex64": "c64",
-    "complex128": "c128", "bool": "bool_", "none": "None",
-}  # fmt: skip
+_NAMES = {"int": "i64", "none": "None"} | {scalar.dtype_name: name for name, scalar in SCALARS.items()}
 
 
 Node: TypeAlias = ast.expr | ast.stmt | None

@@ -15,7 +15,7 @@ import numpy as np
 
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
-from oxide.language.types import ScalarType
+from oxide.language.types import NARROW, SCALARS, ScalarType
 
 from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
@@ -23,16 +23,7 @@ from .views import TileView, VectorView, line_of, tile_of
 
 Index: TypeAlias = int | tuple[int, ...]
 
-_DTYPES = {
-    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
-    **{name: np.dtype(f"uint{form.bits}") for name, form in narrow.FORMATS.items()},
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "c64": np.dtype(np.complex64),
-    "c128": np.dtype(np.complex128),
-    "bool_": np.dtype(np.bool_),
-}
+_DTYPES = {name: scalar.bits_dtype if scalar.precision else scalar.dtype for name, scalar in SCALARS.items()}
 """The NumPy dtype that holds the elements of each type. A narrow float is held as an unsigned integer with its bits, so
 that this table does not need ``ml_dtypes``."""
 
@@ -47,7 +38,7 @@ class Memory:
         self.dtype = dtype
         self.array = array
         self.address: int = array.ctypes.data
-        self.is_narrow = dtype in narrow.FORMATS
+        self.is_narrow = dtype in NARROW
         self.convert = CONVERT[dtype]
 
     @classmethod
@@ -69,8 +60,7 @@ class Memory:
     def shown(self) -> np.ndarray[Any, Any]:
         """Returns the elements as an array of the dtype that a debugger shows, in which narrow floats are numbers and
         not bits."""
-        found: ScalarType = SCALARS[self.dtype]
-        return self.array.view(found.dtype)
+        return self.array.view(SCALARS[self.dtype].dtype)
 
     @property
     def zero(self) -> Any:
@@ -181,8 +171,7 @@ class BaseArray:
 
     @property
     def dtype(self) -> ScalarType:
-        found: ScalarType = SCALARS[self.memory.dtype]
-        return found
+        return SCALARS[self.memory.dtype]
 
     def __repr__(self) -> str:
         return f"<{self.shown}: {self.memory.shown.reshape(self.shape)}>"
@@ -610,12 +599,3 @@ class ConstantArray(BaseArray):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[place] for place in range(len(self)))
-
-
-def _scalars() -> dict[str, Any]:
-    from oxide.language import types
-
-    return {name: getattr(types, name) for name in CONVERT}
-
-
-SCALARS: dict[str, Any] = _scalars()

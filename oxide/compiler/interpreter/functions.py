@@ -18,10 +18,11 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import atomic, debug, intrinsics, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
+from .arrays import ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
 from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact

@@ -18,28 +18,22 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from oxide.language import narrow
+from oxide.language.types import NARROW, SCALARS
 
 Convert: TypeAlias = Callable[[Any], Any]
 
-SIGNED = ("i8", "i16", "i32", "i64")
-INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
-FLOATS = (*narrow.FORMATS, "f32", "f64")
-PARTS = {"c64": "f32", "c128": "f64"}
+INTEGERS = [name for name, scalar in SCALARS.items() if scalar.kind in "iu"]
+FLOATS = [name for name, scalar in SCALARS.items() if scalar.kind == "f"]
+PARTS = {name: scalar.part for name, scalar in SCALARS.items() if scalar.part}
 """For each complex type, the type of its real and its imaginary part."""
-BITS = {
-    **{name: int(name[1:]) for name in INTEGERS},
-    **{name: form.bits for name, form in narrow.FORMATS.items()},
-    "f32": 32,
-    "f64": 64,
-    "bool_": 8,
-}
-LEAST: dict[str, int] = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
-GREATEST: dict[str, int] = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
+BITS = {name: scalar.bits for name, scalar in SCALARS.items()}
+LEAST = {name: SCALARS[name].limits[0] for name in INTEGERS}
+GREATEST = {name: SCALARS[name].limits[1] for name in INTEGERS}
 
 
 def _wrapper(kind: str) -> Callable[[int], int]:
     mask = (1 << BITS[kind]) - 1
-    if kind not in SIGNED:
+    if LEAST[kind] == 0:
         return lambda number: number & mask
     half = 1 << (BITS[kind] - 1)
     return lambda number: ((number + half) & mask) - half
@@ -54,7 +48,7 @@ def _f32(number: float) -> float:
 
 
 ROUND: dict[str, Callable[[float], float]] = {
-    **{name: functools.partial(narrow.rounded, name) for name in narrow.FORMATS},
+    **{name: functools.partial(narrow.rounded, name) for name in NARROW},
     "f32": _f32,
     "f64": float,
 }
@@ -242,7 +236,7 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
-            if result in narrow.FORMATS:  # computed in f32, then rounded to the narrow type
+            if result in NARROW:  # computed in f32, then rounded to the narrow type
                 return lambda a, b: ROUND[result](divided("f32", a, b)[place])
             return lambda a, b: divided(result, a, b)[place]
         of_floats = _FLOAT.get(name)
@@ -289,7 +283,7 @@ def unary(name: str, result: str) -> Callable[[Any], Any] | None:
 def bits_of(kind: str, value: Any) -> int:
     """Returns the bits of a number as an unsigned integer."""
     match kind:
-        case _ if kind in narrow.FORMATS:
+        case _ if kind in NARROW:
             return narrow.bits_of(kind, value)
         case "f32":
             return int.from_bytes(struct.pack("<f", value), "little")

@@ -15,6 +15,7 @@ from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.errors import LaunchError
 from oxide.language import narrow
+from oxide.language.types import NARROW
 
 from .arrays import AtomicSlice, DisjointSlice, Memory, Slice
 from .functions import Refused
@@ -111,7 +112,7 @@ def _argument(parameter: Closed, value: Any) -> Any:
 def _number(parameter: Parameter, word: Any) -> Any:
     """Returns the interpreter's number for an argument of a launch. For a narrow float, ``word`` holds its bits."""
     kind = parameter.scalar.name
-    if kind in narrow.FORMATS:
+    if kind in NARROW:
         return narrow.number_of(kind, word)
     return CONVERT[kind](float(word) if kind in FLOATS else int(word))
 

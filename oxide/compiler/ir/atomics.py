@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from oxide.language.types import NARROW, SCALARS
+
 from . import reduction_operators
 from .primitives import declared_once
 
 _SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
-_TYPES = {"i32": ("i32", "i32", 4), "i64": ("i64", "i64", 8), "f32": ("float", "i32", 4), "f64": ("double", "i64", 8)}
-_HALVES = {"f16": ("i16", "i16", 2), "bf16": ("i16", "i16", 2)}
-_TYPES |= _HALVES
 _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
@@ -25,12 +24,18 @@ def definitions(symbols: Collection[str]) -> str:
     fences = sorted(symbol for symbol in symbols if symbol.startswith("oxide.fence."))
     conversions = "\n".join(
         f"declare float @oxide.{kind}.widen(i16)\ndeclare i16 @oxide.{kind}.narrow(float)"
-        for kind in sorted(_HALVES)
+        for kind in NARROW
         if any(symbol.split(".")[3] == kind for symbol in operations)
     )
     texts = [_operation(symbol, *symbol.split(".")[2:]) for symbol in operations]
     texts += [_fence(symbol, *symbol.split(".")[2:]) for symbol in fences]
     return declared_once("\n".join([conversions, *texts]))
+
+
+def _types(kind: str) -> tuple[str, str, int]:
+    """Returns the LLVM type of a number, the type of its bits, and its size in bytes."""
+    scalar = SCALARS[kind]
+    return scalar.memory_type, f"i{scalar.bits}", scalar.bits // 8
 
 
 def _fence(symbol: str, scope: str, ordering: str) -> str:
@@ -39,7 +44,7 @@ def _fence(symbol: str, scope: str, ordering: str) -> str:
 
 
 def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str) -> str:
-    name, bits, size = _TYPES[kind]
+    name, bits, size = _types(kind)
     where = _SCOPES[scope]
     number = int(ordering)
     # A release fence orders earlier accesses before the operation. A sequentially consistent operation has the strong
@@ -61,7 +66,7 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
             f"  store atomic {bits} %bits, ptr %at {where}monotonic, align {size}\n{last}  ret void\n}}"
         )
     end = f"{after}  %old = bitcast {bits} %old.bits to {name}\n  ret {name} %old\n}}"
-    if kind in _HALVES and operation == "fadd":
+    if kind in NARROW and operation == "fadd":
         return f"define {name} @{symbol}{head}{_half_sum(kind, scope, after)}"
     if scope == "system" and operation != "compare_exchange":
         # In PTX, LLVM gives every read-modify-write device scope, but a compare-exchange keeps its scope.
@@ -113,7 +118,7 @@ done:
 
 def _loop(operation: str, kind: str, after: str) -> str:
     """Returns the body of a read-modify-write with system scope, as a loop around a compare-exchange."""
-    name, bits, size = _TYPES[kind]
+    name, bits, size = _types(kind)
     operator = operation.removeprefix("f") if kind[0] == "f" else operation
     if operation == "exchange":
         computed = f"  %new.bits = bitcast {name} %value to {bits}"

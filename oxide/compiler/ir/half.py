@@ -1,11 +1,10 @@
 """Conversions of narrow floats, and the rounding to tf32, as IR. The back ends define no other operations on narrow
 floats.
 
-The types are ``f16``, ``bf16`` and the floats of 8 bits, ``f8e4m3`` and ``f8e5m2``. Numbers of these types are passed
-as their bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each operation. f32
-has more than twice the precision of these types, so rounding twice gives the same result as rounding once. LLVM narrows
-an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded to f32 by
-rounding to odd, so that the second rounding gives the correct result.
+Narrow floats are passed as their bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even,
+after each operation. f32 has more than twice the precision of these types, so rounding twice gives the same result as
+rounding once. LLVM narrows an operation to the GPU's own instruction if the wide numbers have no other use. A double is
+first rounded to f32 by rounding to odd, so that the second rounding gives the correct result.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from collections.abc import Collection, Iterator
 
 from oxide.driver.base import Target
 from oxide.errors import CompileError
-from oxide.language.narrow import FORMATS
+from oxide.language.narrow import bits_of
+from oxide.language.types import NARROW, ScalarType
 
 from .control_flow import suffixed
 from .module import Module
 from .values import Call, Cast, Value
 
-PREFIXES = (*(f"oxide.{name}." for name in FORMATS), "oxide.tf32.")
+PREFIXES = (*(f"oxide.{name}." for name in NARROW), "oxide.tf32.")
 """The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. On the CPU, the two functions of libdevice call these
@@ -95,8 +95,7 @@ def portable_definitions(symbols: Collection[str]) -> str:
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
     """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on an x86 CPU that lacks the instructions for
     f16 (F16C)."""
-    texts = [_BF16_BY_BITS] if _uses("bf16", symbols) else []
-    texts += [_f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
+    texts = [_by_bits(scalar) for name, scalar in NARROW.items() if name != "f16" and _uses(name, symbols)]
     if TF32 in symbols:
         texts.append(_TF32_BY_BITS)
     if any(symbol.startswith(_F16) for symbol in symbols):
@@ -108,12 +107,16 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU. They are instructions for f16, for tf32 from compute capability 8.0 on, for
-    the floats of 8 bits from 8.9 on, and for bf16 from 9.0 on. Otherwise they are integer operations."""
+    """Returns the conversions for a GPU. They are instructions where the compute capability has them: for tf32 from 8.0
+    on, for narrow floats as their entry says. Otherwise they are integer operations."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
-    if _uses("bf16", symbols):
-        texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
-    texts += [_f8_instructions(name) if capability >= 89 else _f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
+    for name, scalar in NARROW.items():
+        if name == "f16" or not _uses(name, symbols):
+            continue
+        if capability < scalar.converts:
+            texts.append(_by_bits(scalar))
+        else:
+            texts.append(_f8_instructions(scalar) if scalar.bits == 8 else _instructions(name, "bfloat"))
     if TF32 in symbols:
         texts.append(_TF32 if capability >= 80 else _TF32_BY_BITS)
     texts += _pairs(symbols, capability)
@@ -121,14 +124,14 @@ def ptx_definitions(symbols: Collection[str], capability: int) -> str:
 
 
 def _pairs(symbols: Collection[str], capability: int) -> Iterator[str]:
-    """Yields the definitions that convert two f32 to one word of two f16 or bf16. From compute capability 8.0 on (bf16:
-    9.0) one instruction converts the pair. The instruction is inline assembly, because LLVM would split a pair that a
-    loop carries. Older GPUs and the CPU, with capability 0, convert each number by itself."""
-    for name, least in (("f16", 80), ("bf16", 90)):
+    """Yields the definitions that convert two f32 to one word of two f16 or bf16. Newer GPUs convert the pair in one
+    instruction. The instruction is inline assembly, because LLVM would split a pair that a loop carries. Older GPUs and
+    the CPU, with capability 0, convert each number by itself."""
+    for name, scalar in NARROW.items():
         if f"oxide.{name}.narrow_pair" not in symbols:
             continue
         head = f"define i32 @oxide.{name}.narrow_pair(float %first, float %second) alwaysinline {{\n"
-        if capability >= least:
+        if capability >= scalar.converts_pairs:
             text = f'"cvt.rn.{name}x2.f32 $0, $2, $1;", "=r,f,f"(float %first, float %second)'
             yield f"{head}  %word = call i32 asm {text}\n  ret i32 %word\n}}"
         else:
@@ -194,14 +197,12 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
 }"""
 """The conversions of bf16 by integer operations. A bf16 is the upper half of an f32. The lower half decides the
 rounding, and a carry moves correctly into the exponent."""
-_F8 = {"f8e4m3": "e4m3", "f8e5m2": "e5m2"}
-"""The floats of 8 bits, and their names in instructions."""
 
 
-def _f8_instructions(name: str) -> str:
+def _f8_instructions(scalar: ScalarType) -> str:
     """Returns the conversions by the GPU's instructions, which convert two numbers at once. ``cvt.rn.satfinite`` turns
     a number beyond the largest into the largest, and a NaN into 0x7F."""
-    kind = _F8[name]
+    name, kind = scalar.name, scalar.ptx_type
     return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
   %pair = zext i8 %bits to i16
   %numbers = call <2 x half> @llvm.nvvm.{kind}x2.to.f16x2.rn(i16 %pair)
@@ -218,20 +219,21 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
 declare i16 @llvm.nvvm.ff.to.{kind}x2.rn(float, float)"""
 
 
-def _f8_by_bits(name: str) -> str:
+def _by_bits(scalar: ScalarType) -> str:
     """Returns the conversions by integer operations, with the results of the GPU's instructions.
 
     The 8-bit numbers below the least normal one are multiples of the least positive one. Adding 2**23 times the least
     positive number to an f32 of this size rounds the f32 to such a multiple, and leaves the multiple's factor in the
     lower bits. Larger f32s are rounded by integer addition, whose carry moves correctly into the exponent.
     """
-    form = FORMATS[name]
-    kept = form.precision - 1
+    if scalar.bits == 16:
+        return _BF16_BY_BITS
+    name, kept = scalar.name, scalar.precision - 1
     dropped = 23 - kept
     bias = 2 ** (6 - kept) - 1
     shift = (127 - bias) << kept
-    least, normal = 2.0**form.least, 2.0 ** (form.least + kept)
-    infinity = 0x7F if name == "f8e4m3" else 0x7C
+    least, normal = 2.0**scalar.least, 2.0 ** (scalar.least + kept)
+    largest = bits_of(name, scalar.greatest)
     return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
   %word = zext i8 %bits to i32
   %size = and i32 %word, 127
@@ -244,9 +246,9 @@ def _f8_by_bits(name: str) -> str:
   %small.bits = bitcast float %small to i32
   %is.small = icmp ult i32 %size, {1 << kept}
   %finite = select i1 %is.small, i32 %small.bits, i32 %normal
-  %is.nan = icmp ugt i32 %size, {infinity - (name == "f8e4m3")}
+  %is.nan = icmp ugt i32 %size, {largest + scalar.has_infinity}
   %special = select i1 %is.nan, i32 2143289344, i32 2139095040
-  %is.special = icmp uge i32 %size, {infinity}
+  %is.special = icmp ugt i32 %size, {largest}
   %magnitude = select i1 %is.special, i32 %special, i32 %finite
   %result = or i32 %magnitude, %sign
   %number = bitcast i32 %result to float
@@ -258,8 +260,8 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
   %sign = and i32 %sign.high, 128
   %unsigned = and i32 %given, 2147483647
   %number = bitcast i32 %unsigned to float
-  %is.over = fcmp ogt float %number, {_hex(form.greatest)}
-  %size = select i1 %is.over, float {_hex(form.greatest)}, float %number
+  %is.over = fcmp ogt float %number, {_hex(scalar.greatest)}
+  %size = select i1 %is.over, float {_hex(scalar.greatest)}, float %number
   %bits = bitcast float %size to i32
   %high = lshr i32 %bits, {dropped}
   %last = and i32 %high, 1

@@ -7,24 +7,6 @@ from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .module import Function
 
-_TYPES = {
-    "i8": "i8",
-    "i16": "i16",
-    "i32": "i32",
-    "i64": "i64",
-    "u8": "i8",
-    "u16": "i16",
-    "u32": "i32",
-    "u64": "i64",
-    "f8e4m3": "i8",
-    "f8e5m2": "i8",
-    "f16": "i16",
-    "bf16": "i16",
-    "f32": "float",
-    "f64": "double",
-    "bool_": "i8",
-}
-
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     """Returns the types of the words by which a launch passes the parameters. A scalar or a captured number is one
@@ -37,15 +19,14 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
         elif parameter.lifted is not None:
             types += word_types(parameter.lifted.parts)
         else:
-            types += (
-                [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", *["i64"] * parameter.ndim]
-            )
+            scalar = parameter.kind == "scalar"
+            types += [parameter.scalar.memory_type] if scalar else ["ptr", *["i64"] * parameter.ndim]
     return types
 
 
 def element_type(parameter: Parameter) -> str | None:
     """Returns the type in memory of a slice's elements, or None for complex numbers."""
-    return _TYPES.get(parameter.scalar.name)
+    return None if parameter.scalar.part else parameter.scalar.memory_type
 
 
 def argument_types(parameters: tuple[Closed, ...], function: Function) -> list[tuple[str, ...]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oxide.language.types import SCALARS
+
 _PREFIX = "oxide.warp.reduce."
-_TYPES = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 
 
 def used(symbols: Iterable[str]) -> list[tuple[str, str, str]]:
@@ -15,7 +16,7 @@ def used(symbols: Iterable[str]) -> list[tuple[str, str, str]]:
 
 
 def llvm_type(kind: str) -> str:
-    return _TYPES[kind]
+    return SCALARS[kind].memory_type
 
 
 def bits_type(kind: str) -> str:
@@ -25,7 +26,7 @@ def bits_type(kind: str) -> str:
 
 def combine(operator: str, kind: str, result: str, left: str, right: str) -> str:
     """Returns the line that computes ``result = operator(left, right)``."""
-    name = _TYPES[kind]
+    name = llvm_type(kind)
     if kind[0] == "f":
         if operator == "add":
             return f"  {result} = fadd {name} {left}, {right}"
@@ -38,7 +39,7 @@ def combine(operator: str, kind: str, result: str, left: str, right: str) -> str
 
 def declaration(operator: str, kind: str) -> str:
     """Returns the declaration of the intrinsic that ``combine`` calls, or "" if it calls none."""
-    name = _TYPES[kind]
+    name = llvm_type(kind)
     if operator.removeprefix("u") not in ("min", "max"):
         return ""
     if kind[0] == "f":

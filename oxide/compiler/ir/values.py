@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import ClassVar, final
+from typing import final
 
 from .text import alignment, spaced, unquoted
 
@@ -155,7 +155,6 @@ class Instruction(Value):
     kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
-    _copied: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value]) -> None:
         super().__init__(name, type_)
@@ -184,7 +183,7 @@ class Instruction(Value):
         result.name, result.type, result.opcode = name, self.type, self.opcode
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
         result.metadata = dict(self.metadata)
-        for attribute in self._copied:
+        for attribute in type(self).__slots__:  # what the class adds
             setattr(result, attribute, getattr(self, attribute))
         return result
 
@@ -194,23 +193,30 @@ class Instruction(Value):
 
 
 @final
+class Operand:
+    """An operand of an instruction, by its place."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __get__(self, instruction: Instruction, owner: type[Instruction] | None = None) -> Value:
+        return instruction.operands[self.place]
+
+
+@final
 class Binary(Instruction):
     """Arithmetic on two numbers of one type."""
 
     __slots__ = ("flags",)
-    _copied = ("flags",)
 
     def __init__(self, name: str, opcode: str, left: Value, right: Value, flags: str = "") -> None:
         super().__init__(name, left.type, opcode, (left, right))
         self.flags = flags
 
-    @property
-    def left(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def right(self) -> Value:
-        return self.operands[1]
+    left = Operand(0)
+    right = Operand(1)
 
     @property
     def is_sum(self) -> bool:
@@ -227,15 +233,12 @@ class Cast(Instruction):
     """A conversion of a value to another type."""
 
     __slots__ = ("flags",)
-    _copied = ("flags",)
 
     def __init__(self, name: str, opcode: str, value: Value, type_: str, flags: str = "") -> None:
         super().__init__(name, type_, opcode, (value,))
         self.flags = flags
 
-    @property
-    def value(self) -> Value:
-        return self.operands[0]
+    value = Operand(0)
 
     @property
     def body(self) -> str:
@@ -247,7 +250,6 @@ class Compare(Instruction):
     """A comparison, ``icmp`` or ``fcmp``."""
 
     __slots__ = ("flags", "predicate")
-    _copied = ("flags", "predicate")
 
     def __init__(
         self, name: str, predicate: str, left: Value, right: Value, opcode: str = "icmp", flags: str = ""
@@ -257,13 +259,8 @@ class Compare(Instruction):
         self.predicate = predicate
         self.flags = flags
 
-    @property
-    def left(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def right(self) -> Value:
-        return self.operands[1]
+    left = Operand(0)
+    right = Operand(1)
 
     @property
     def body(self) -> str:
@@ -279,23 +276,14 @@ class Select(Instruction):
     """A choice of one of two values by a condition."""
 
     __slots__ = ("flags",)
-    _copied = ("flags",)
 
     def __init__(self, name: str, condition: Value, left: Value, right: Value, flags: str = "") -> None:
         super().__init__(name, left.type, "select", (condition, left, right))
         self.flags = flags
 
-    @property
-    def condition(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def left(self) -> Value:
-        return self.operands[1]
-
-    @property
-    def right(self) -> Value:
-        return self.operands[2]
+    condition = Operand(0)
+    left = Operand(1)
+    right = Operand(2)
 
     @property
     def body(self) -> str:
@@ -308,7 +296,6 @@ class Phi(Instruction):
     """A value for each predecessor. The operands are values and their blocks, alternating."""
 
     __slots__ = ("flags",)
-    _copied = ("flags",)
 
     def __init__(self, name: str, type_: str, incoming: Iterable[tuple[Value, Block]], flags: str = "") -> None:
         super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair])
@@ -417,16 +404,13 @@ class Load(Instruction):
     ``after`` is the text after the pointer: the scope, the ordering and the alignment."""
 
     __slots__ = ("after", "before")
-    _copied = ("after", "before")
 
     def __init__(self, name: str, type_: str, pointer: Value, after: str, before: str = "") -> None:
         super().__init__(name, type_, "load", (pointer,))
         self.before = before
         self.after = after
 
-    @property
-    def pointer(self) -> Value:
-        return self.operands[0]
+    pointer = Operand(0)
 
     @property
     def align(self) -> int:
@@ -442,20 +426,14 @@ class Store(Instruction):
     """A write to memory. ``before`` and ``after`` are as in ``Load``."""
 
     __slots__ = ("after", "before")
-    _copied = ("after", "before")
 
     def __init__(self, value: Value, pointer: Value, after: str, before: str = "") -> None:
         super().__init__("", "void", "store", (value, pointer))
         self.before = before
         self.after = after
 
-    @property
-    def value(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def pointer(self) -> Value:
-        return self.operands[1]
+    value = Operand(0)
+    pointer = Operand(1)
 
     @property
     def align(self) -> int:
@@ -472,16 +450,13 @@ class GetElementPtr(Instruction):
     """An address computed from a pointer and indices. ``source`` is the type that the indices step through."""
 
     __slots__ = ("flags", "source")
-    _copied = ("flags", "source")
 
     def __init__(self, name: str, source: str, pointer: Value, indices: Iterable[Value], flags: str = "") -> None:
         super().__init__(name, pointer.type, "getelementptr", (pointer, *indices))
         self.source = source
         self.flags = flags
 
-    @property
-    def pointer(self) -> Value:
-        return self.operands[0]
+    pointer = Operand(0)
 
     @property
     def indices(self) -> list[Value]:
@@ -498,7 +473,6 @@ class Alloca(Instruction):
     """A variable on the stack of type ``allocated``. The operand is the number of elements, if it is given."""
 
     __slots__ = ("after", "allocated")
-    _copied = ("after", "allocated")
 
     def __init__(self, name: str, allocated: str, count: Value | None = None, after: str = "") -> None:
         super().__init__(name, "ptr", "alloca", () if count is None else (count,))
@@ -519,15 +493,12 @@ class Extract(Instruction):
     """``extractvalue``: reads a member of a structure. ``path`` has the member's indices."""
 
     __slots__ = ("path",)
-    _copied = ("path",)
 
     def __init__(self, name: str, type_: str, whole: Value, path: tuple[int, ...]) -> None:
         super().__init__(name, type_, "extractvalue", (whole,))
         self.path = path
 
-    @property
-    def whole(self) -> Value:
-        return self.operands[0]
+    whole = Operand(0)
 
     @property
     def body(self) -> str:
@@ -539,19 +510,13 @@ class Insert(Instruction):
     """``insertvalue``: returns a structure in which ``part`` replaces a member. ``path`` has the member's indices."""
 
     __slots__ = ("path",)
-    _copied = ("path",)
 
     def __init__(self, name: str, whole: Value, part: Value, path: tuple[int, ...]) -> None:
         super().__init__(name, whole.type, "insertvalue", (whole, part))
         self.path = path
 
-    @property
-    def whole(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def part(self) -> Value:
-        return self.operands[1]
+    whole = Operand(0)
+    part = Operand(1)
 
     @property
     def body(self) -> str:
@@ -564,7 +529,6 @@ class Operation(Instruction):
     """An instruction with one of the opcodes in ``LISTS``."""
 
     __slots__ = ("flags",)
-    _copied = ("flags",)
 
     def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
         super().__init__(name, type_, opcode, operands)
@@ -587,7 +551,6 @@ class Call(Instruction):
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
-    _copied = ("after", "attributes", "before", "bundles", "function_type", "tail")
 
     def __init__(
         self,
@@ -613,9 +576,7 @@ class Call(Instruction):
         self.attributes = dict(attributes or {})
         self.bundles = [(tag, len(operands)) for tag, operands in bundled]
 
-    @property
-    def callee(self) -> Value:
-        return self.operands[0]
+    callee = Operand(0)
 
     @property
     def called(self) -> str:
@@ -651,7 +612,6 @@ class Atomic(Instruction):
     ``after`` is the text after the operands."""
 
     __slots__ = ("after", "before")
-    _copied = ("after", "before")
 
     def __init__(
         self, name: str, type_: str, opcode: str, operands: Iterable[Value], after: str, before: str = ""
@@ -660,9 +620,7 @@ class Atomic(Instruction):
         self.before = before
         self.after = after
 
-    @property
-    def pointer(self) -> Value:
-        return self.operands[0]
+    pointer = Operand(0)
 
     @property
     def body(self) -> str:

@@ -21,9 +21,7 @@ from oxide.language.shaped import (
     Slice5,
 )
 from oxide.language.slices import DisjointSlice, Slice
-from oxide.language.types import of_dtype
-
-from .signature import FORMATS
+from oxide.language.types import OF_PYTHON, SCALAR_NAMES, SCALARS, of_dtype
 
 _SLICES = (
     *(Slice, Slice2, Slice3, Slice4, Slice5),
@@ -42,7 +40,7 @@ def of_annotation(annotation: Any) -> str:
     if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
         return "an input is Slice[f32] or Slice2[f32], an output DisjointSlice[f32], an array Array[f32, 2]"
     return (
-        f"annotate it as a scalar ({' '.join(FORMATS)}), a tuple or a NamedTuple of scalars, Slice[T], "
+        f"annotate it as a scalar ({SCALAR_NAMES}), a tuple or a NamedTuple of scalars, Slice[T], "
         "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
     )
 
@@ -51,13 +49,18 @@ def of_element(annotation: Any) -> str:
     """Returns advice for the element type of a slice. ``annotation`` is the refused element type."""
     scalars = _scalars_for(annotation)
     shown = getattr(annotation, "__name__", repr(annotation))
-    return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)
+    return f"write {scalars}, not {shown}" if scalars else SCALAR_NAMES
 
 
 def _scalars_for(annotation: Any) -> str:
     """Returns oxide's scalar types for a number type of Python or NumPy, or an empty string."""
-    if annotation in (float, int, bool, complex):
-        return {float: "f32 or f64", int: "i32, i64, u32 or u64", bool: "bool_", complex: "c64 or c128"}[annotation]
+    if annotation in OF_PYTHON:
+        plain = OF_PYTHON[annotation]
+        kinds = "iu" if plain.kind == "i" else plain.kind
+        *first, last = (
+            name for name, each in SCALARS.items() if each.kind in kinds and each.bits in (plain.bits, plain.bits // 2)
+        )
+        return f"{', '.join(first)} or {last}" if first else last
     return dtype_name(annotation) or ""
 
 

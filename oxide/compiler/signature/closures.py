@@ -32,23 +32,18 @@ from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
 from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
-from oxide.language.types import ScalarType, of_dtype
+from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
 
 from .device_function import DeviceFunction
 from .generic_parameters import Lifted, OpenFunction
-from .signature import SCALARS, Annotation, Parameter
+from .signature import Annotation, Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, complex, np.generic)
 _BY_TYPE: dict[type, ScalarType] = {
     scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.numpys is not None
-} | {
-    bool: SCALARS["bool_"],
-    int: SCALARS["i64"],
-    float: SCALARS["f64"],
-    complex: SCALARS["c128"],
-}
+} | OF_PYTHON
 
 
 def kind_of(function: Function) -> Hashable:
@@ -150,7 +145,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
     return tuple(word for part, number in zip(parts, numbers, strict=True) for word in part.words(number))
 
 
-_NO_SCALAR = ScalarType("function", np.dtype(np.void))
+_NO_SCALAR = ScalarType("function", numpys=np.dtype(np.void))
 _lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), compared in C code
 
 

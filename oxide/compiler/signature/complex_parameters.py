@@ -11,12 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from oxide.errors import ArgumentError
-from oxide.language.types import ScalarType
+from oxide.language.types import SCALARS, ScalarType
 from oxide.messages import written
 
-from .signature import SCALARS, Parameter
-
-_FLOATS = {"c64": "f32", "c128": "f64"}
+from .signature import Parameter
 
 
 @final
@@ -31,7 +29,7 @@ class Parts:
     @property
     def parts(self) -> tuple[Parameter, ...]:
         """Returns the real and the imaginary part, as the scalars that are passed."""
-        kind = SCALARS[_FLOATS[self.scalar.name]]
+        kind = SCALARS[self.scalar.part]
         return tuple(Parameter(self.kernel, f"{self.name}.{part}", "scalar", kind) for part in ("real", "imag"))
 
     @property

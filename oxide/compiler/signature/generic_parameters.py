@@ -13,10 +13,10 @@ import numpy as np
 
 from oxide.compiler.source.source import located, parameter_line
 from oxide.errors import ArgumentError
-from oxide.language.types import ScalarType
+from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
 from oxide.messages import written
 
-from .signature import ATOMIC, FORMATS, SCALAR_NAMES, SCALARS, Kind, Parameter, shown
+from .signature import Kind, Parameter, shown
 
 if TYPE_CHECKING:
     from .device_function import DeviceFunction
@@ -140,7 +140,7 @@ def function_parameter(function: Callable[..., Any], kernel: str, name: str, ann
             return each.__name__
         if each is Any:
             return None
-        if isinstance(each, ScalarType) and each.name in FORMATS:
+        if isinstance(each, ScalarType):
             return each
         raise located(
             function,
@@ -166,7 +166,7 @@ def _choices(
 ) -> tuple[ScalarType, ...]:
     """Returns the scalar types that a type variable may stand for: its constraints, or every scalar type that the
     parameter may have."""
-    possible = ATOMIC if kind == "atomic" else tuple(FORMATS)
+    possible = ATOMIC if kind == "atomic" else SCALARS
     problem = None
     if variable.__bound__ is not None:
         problem = "has a bound, which says nothing of machine types"
@@ -182,4 +182,4 @@ def _choices(
         )
     if variable.__constraints__:
         return tuple(variable.__constraints__)
-    return tuple(SCALARS[each] for each in possible)
+    return tuple(possible.values())

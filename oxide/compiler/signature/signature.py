@@ -33,7 +33,7 @@ from oxide.language.shaped import (
     Slice5,
 )
 from oxide.language.slices import DisjointSlice, Slice
-from oxide.language.types import ScalarType
+from oxide.language.types import ATOMIC, SCALAR_NAMES, ScalarType
 from oxide.messages import is_long, written
 
 from .untyped_arguments import ArgumentType, ArrayType, identity
@@ -46,47 +46,12 @@ if TYPE_CHECKING:
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f8e4m3 f8e5m2 f16 bf16 f32 f64 c64 c128 bool_"
-ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
-FORMATS = {
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "f8e4m3": "B",
-    "f8e5m2": "B",
-    "f16": "H",
-    "bf16": "H",
-    "f32": "f",
-    "f64": "d",
-    "c64": "ff",
-    "c128": "dd",
-    "bool_": "?",
-}
-
 _SHOWN: dict[Kind, str] = {
     "slice": "Slice",
     "disjoint": "DisjointSlice",
     "tiles": "DisjointSlice",
     "atomic": "AtomicSlice",
 }
-_LIMITS = {
-    f"{sign}{bits}": (0, 2**bits - 1) if sign == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    for sign in "iu"
-    for bits in (8, 16, 32, 64)
-}
-_CLASSES = {
-    **{name: name[0] for name in _LIMITS},
-    **dict.fromkeys(("f8e4m3", "f8e5m2", "f16", "bf16"), "h"),
-    **dict.fromkeys(("f32", "f64"), "f"),
-    "bool_": "b",
-}
-"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the narrow floats, which are
-passed as their bits."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
 
@@ -122,11 +87,12 @@ class Parameter:
 
     def __post_init__(self) -> None:
         # Computed here, because every launch reads these for every argument.
-        limits = _LIMITS.get(self.scalar.name) if self.kind == "scalar" else None
+        number = self.scalar.kind if self.kind == "scalar" else ""
+        low, high = self.scalar.limits if number in ("i", "u") else (0, 0)
         object.__setattr__(self, "dtype", self.scalar.dtype)
-        object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
-        object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
-        if self.kind == "scalar" and self.scalar.kind == "c":
+        object.__setattr__(self, "integers", range(low, high + 1) if high else None)
+        object.__setattr__(self, "is_float", number == "f" and not self.scalar.precision)
+        if number == "c":
             from .complex_parameters import Parts  # imported here: few programs need it
 
             object.__setattr__(self, "lifted", Parts(self.kernel, self.name, self.scalar))
@@ -167,7 +133,7 @@ class Parameter:
         """Returns the parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
-        return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
+        return self.scalar.struct_format if self.kind == "scalar" else "Q" + "Q" * self.ndim
 
     def words(self, value: Any) -> tuple[Any, ...]:
         """Returns the words that are passed for a scalar, a tuple or a function. Raises ``ArgumentError``."""
@@ -185,20 +151,16 @@ class Parameter:
                 return value
         elif type(value) is float and self.is_float and -SAFE_FLOAT <= value <= SAFE_FLOAT:
             return value
-        kind = _CLASSES[self.scalar.name]
+        kind = self.scalar.kind
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
-        if kind == "h":
-            if _is_real(value):
-                return self._to_half(self._to_float(value))
-            raise self._refuse(value, "pass a number")
         if kind == "b":
             if isinstance(value, bool | np.bool_):
                 return bool(value)
             raise self._refuse(value, "pass True or False")
         if kind == "f":
             if _is_real(value):
-                return self._to_float(value)
+                return self._to_half(self._to_float(value)) if self.scalar.precision else self._to_float(value)
             raise self._refuse(value, "pass a number")
         if isinstance(value, bool | np.bool_):
             return int(value)
@@ -207,7 +169,7 @@ class Parameter:
                 value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
             )
         number = operator.index(value)
-        low, high = _LIMITS[self.scalar.name]
+        low, high = self.scalar.limits
         if not low <= number <= high:
             raise self._refuse(value, f"{self.scalar.name} holds {low} to {high}")
         return number
@@ -230,7 +192,7 @@ class Parameter:
 
         name = self.scalar.name
         if not narrow.fits(name, number):
-            raise self._refuse(number, f"{name} holds magnitudes up to {narrow.FORMATS[name].greatest:.6g}")
+            raise self._refuse(number, f"{name} holds magnitudes up to {self.scalar.greatest:.6g}")
         return narrow.encoded(name, number)
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
@@ -382,7 +344,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType) or scalar.name not in FORMATS:
+        if not isinstance(scalar, ScalarType):
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise located(function, problem, *parameter_line(function, name))
         found[name] = Annotation(kind, scalar, tile, ndim)
@@ -409,9 +371,6 @@ class Names:
             place = parameter_line(self.function, name)
             raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
 
-
-SCALARS: dict[str, ScalarType] = {name: getattr(types, name) for name in FORMATS}
-"""The scalar types that kernels know, by name."""
 
 _KINDS: dict[Any, tuple[Kind, int]] = {
     Slice: ("slice", 1),

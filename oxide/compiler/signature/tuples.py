@@ -21,12 +21,12 @@ import numpy as np
 
 from oxide.compiler.source.source import located, parameter_line
 from oxide.errors import ArgumentError, CompileError
-from oxide.language.types import ScalarType
+from oxide.language.types import SCALAR_NAMES, ScalarType
 from oxide.messages import written
 
-from .signature import FORMATS, SCALAR_NAMES, Parameter
+from .signature import Parameter
 
-_NO_SCALAR = ScalarType("tuple", np.dtype(np.void))
+_NO_SCALAR = ScalarType("tuple", numpys=np.dtype(np.void))
 
 
 @final
@@ -155,7 +155,7 @@ def _parameter(
     elements: list[Parameter] = []
     for number, kind in enumerate(kinds):
         inner = f"{name}.{names[number]}" if names else f"{name}[{number}]"
-        if isinstance(kind, ScalarType) and kind.name in FORMATS:
+        if isinstance(kind, ScalarType):
             elements.append(Parameter(kernel, inner, "scalar", kind))
         elif is_tuple(kind):
             elements.append(_parameter(kernel, inner, kind, evaluate, refuse))

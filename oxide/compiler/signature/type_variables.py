@@ -17,21 +17,14 @@ import numpy as np
 
 from oxide.errors import ArgumentError
 from oxide.language.arrays import ArrayAnnotation
-from oxide.language.types import ScalarType, of_dtype
+from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
 from oxide.messages import written
 
 from .closures import lift
 from .device_function import is_function
 from .generic_parameters import OpenFunction, OpenParameter
-from .signature import SCALARS, Closed, Declared, UntypedParameter
+from .signature import Closed, Declared, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
-
-_PLAIN: dict[type, tuple[str, str]] = {
-    bool: ("bool_", "b"),
-    int: ("i64", "iu"),
-    float: ("f64", "f"),
-    complex: ("c128", "c"),
-}
 
 
 @final
@@ -83,7 +76,7 @@ def close_by_arguments(
             if before is not scalar:
                 raise _disagreement(kernel, by, before, parameter, scalar)
     decided |= set(chosen)
-    widest = sorted(numbers, key=lambda p: list(_PLAIN).index(found[p.name].number or bool), reverse=True)
+    widest = sorted(numbers, key=lambda p: list(OF_PYTHON).index(found[p.name].number or bool), reverse=True)
     for parameter in widest:
         if parameter.variable not in decided:
             chosen.setdefault(parameter.variable, (_plain(parameter, found[parameter.name]), parameter))
@@ -226,9 +219,10 @@ def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
 def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
     """Returns the variable's type for a plain Python number."""
     assert evidence.number is not None
-    name, kinds = _PLAIN[evidence.number]
-    if SCALARS[name] in parameter.choices:
-        return SCALARS[name]
+    plain = OF_PYTHON[evidence.number]
+    if plain in parameter.choices:
+        return plain
+    kinds = "iu" if plain.kind == "i" else plain.kind
     fitting = [scalar for scalar in parameter.choices if scalar.kind in kinds]
     if len(fitting) != 1:
         raise _impossible(parameter, evidence)

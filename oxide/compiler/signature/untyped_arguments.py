@@ -15,17 +15,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
-from oxide.language.types import of_narrow_scalar
-
-_LLVM_WORDS = {
-    "b": ("i8",),
-    "i": ("i8", "i16", "i32", "i64"),
-    "u": ("i8", "i16", "i32", "i64"),
-    "f": ("", "i16", "float", "double"),
-    "m": ("", "", "", "i64"),
-    "M": ("", "", "", "i64"),
-}
-_FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "   q"}
+from oxide.language.types import OF_PYTHON, SCALARS, of_dtype, of_narrow_scalar
 
 
 class _Described:
@@ -79,16 +69,18 @@ class NumberType(_Described):
     @property
     def words(self) -> tuple[str, ...]:
         """Returns the LLVM type of each word that is passed."""
-        if self.dtype.kind == "c":
-            return ("float" if self.dtype.itemsize == 8 else "double",) * 2
-        return (_LLVM_WORDS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1],)
+        scalar = of_dtype(self.dtype)
+        if scalar is None:  # a datetime64 or a timedelta64
+            return ("i64",)
+        return (SCALARS[scalar.part].memory_type,) * 2 if scalar.part else (scalar.memory_type,)
 
     @property
     def format(self) -> str:
         """Returns the words' format for ``struct``."""
-        if self.dtype.kind == "c":
-            return "ff" if self.dtype.itemsize == 8 else "dd"
-        return _FORMATS[self.dtype.kind][self.dtype.itemsize.bit_length() - 1]
+        scalar = of_dtype(self.dtype)
+        if scalar is None:
+            return "q"
+        return "e" if scalar.precision else scalar.struct_format  # an f16 is passed as a number, not as its bits
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """Returns the words of a value of this type."""
@@ -280,9 +272,7 @@ def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any],
 _INT64 = NumberType(np.dtype(np.int64))
 _UINT64 = NumberType(np.dtype(np.uint64))
 _PLAIN: dict[type, ArgumentType] = {
-    float: NumberType(np.dtype(np.float64)),
-    bool: NumberType(np.dtype(np.bool_)),
-    complex: NumberType(np.dtype(np.complex128)),
+    **{kind: NumberType(scalar.dtype) for kind, scalar in OF_PYTHON.items() if kind is not int},
     type(None): NoneType(),
     # NumPy's classes whose objects all have one dtype; an extended float and a date are not among them
     **{(kind := np.dtype(code)).type: NumberType(kind) for code in "?bhilqBHILQefdFD"},

@@ -12,30 +12,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from oxide.language.types import SCALARS
+
 LANES = 32
 
-F8 = ("f8e4m3", "f8e5m2")
-BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32, **dict.fromkeys(F8, 8)}
-"""The types of elements, with their sizes in bits."""
+_OPERANDS = sorted((each for each in SCALARS.values() if each.depth), key=lambda each: each.bits == 8)
 
-DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
+F8 = [each.name for each in _OPERANDS if each.kind == "f" and each.bits == 8]
+BITS = {name: each.bits for name, each in SCALARS.items()}
+"""The sizes of elements in bits."""
+
+DEPTHS = {each.name: each.depth for each in _OPERANDS}
 """The extent of one instruction along k, by the type of the operands."""
 
 ELEMENTS = {
     "FragmentA": tuple(DEPTHS),
     "FragmentB": tuple(DEPTHS),
-    "Accumulator": ("f32", "f16", "bf16", "f64", "i32"),
+    "Accumulator": tuple(dict.fromkeys(["f32", *(name for name in DEPTHS if BITS[name] != 8), "i32"])),
 }
-"""The types of elements that each kind of fragment may hold."""
+"""The types of elements that each kind of fragment may hold. An accumulator of bf16 is only converted and stored."""
 
-PRODUCTS = {
-    ("f16", "f16"): ("f32", "f16"),
-    ("bf16", "bf16"): ("f32",),
-    ("f32", "f32"): ("f32",),
-    ("f64", "f64"): ("f64",),
-    **{(a, b): ("i32",) for a in ("i8", "u8") for b in ("i8", "u8")},
-    **{(a, b): ("f32",) for a in F8 for b in F8},
-}
+PRODUCTS = {(a.name, b.name): a.sums for a in _OPERANDS for b in _OPERANDS if (a.depth, a.sums) == (b.depth, b.sums)}
 """The types that an accumulator may have, for each pair of the operands' types."""
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 from oxide.language.narrow import rounded as rounded_number
 from oxide.language.types import ScalarType
 
-from .numbers import F32, limits
+from .numbers import F32
 
-__all__ = ["NARROW", "Emitter", "apply", "cast", "constant", "llvm_type", "memory_type", "stored", "widened"]
+__all__ = ["Emitter", "apply", "cast", "constant", "stored", "widened"]
 
 
 class Emitter(Protocol):
@@ -29,37 +29,19 @@ class Emitter(Protocol):
         """Emits a call of a function with arguments ``(type, value)`` and returns the name of its result."""
 
 
-def llvm_type(scalar: ScalarType) -> str:
-    """Returns the type of a value in registers: f32 for the narrow floats."""
-    if scalar.kind == "f":
-        return "double" if scalar.name == "f64" else "float"
-    return "i1" if scalar.kind == "b" else f"i{8 * scalar.dtype.itemsize}"
-
-
-def memory_type(scalar: ScalarType) -> str:
-    """Returns the type of an element in memory."""
-    if scalar.kind == "b":
-        return "i8"
-    return f"i{8 * scalar.dtype.itemsize}" if scalar.name in NARROW else llvm_type(scalar)
-
-
-NARROW: Final = ("f16", "bf16", "f8e4m3", "f8e5m2")
-"""The floats that are computed as f32."""
-
-
 def constant(value: Any, scalar: ScalarType) -> str:
     """Returns a number as a literal of LLVM IR. A narrow float is rounded to its type."""
     if scalar.kind == "b":
         return "true" if value else "false"
     if scalar.kind in "iu":
-        low, high = limits(scalar)
+        low, high = scalar.limits
         whole = int(value)
         if not low <= whole <= high:
             whole = (whole - low) % (high - low + 1) + low
         return str(whole)
     number = float(value)
     if scalar.name != "f64":
-        number = rounded_number(scalar.name, number) if scalar.name in NARROW else number
+        number = rounded_number(scalar.name, number) if scalar.precision else number
         try:
             number = struct.unpack("f", struct.pack("f", number))[0]
         except OverflowError:
@@ -69,8 +51,8 @@ def constant(value: Any, scalar: ScalarType) -> str:
 
 def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
     """Converts an element from its type in memory to the type of a value in registers."""
-    if scalar.name in NARROW:
-        return out.call("float", f"oxide.{scalar.name}.widen", (memory_type(scalar), bits))
+    if scalar.precision:
+        return out.call("float", f"oxide.{scalar.name}.widen", (scalar.memory_type, bits))
     if scalar.kind == "b":
         return out.new(f"icmp ne i8 {bits}, 0")
     return bits
@@ -78,8 +60,8 @@ def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
 
 def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
     """Converts a value in registers to the type of an element in memory."""
-    if scalar.name in NARROW:
-        return out.call(memory_type(scalar), f"oxide.{scalar.name}.narrow", ("float", value))
+    if scalar.precision:
+        return out.call(scalar.memory_type, f"oxide.{scalar.name}.narrow", ("float", value))
     if scalar.kind == "b":
         return out.new(f"zext i1 {value} to i8")
     return value
@@ -87,12 +69,12 @@ def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
 
 def rounded(out: Emitter, value: str, scalar: ScalarType) -> str:
     """Rounds the result of an operation to ``scalar`` if that is a narrow float. Returns any other result unchanged."""
-    return widened(out, stored(out, value, scalar), scalar) if scalar.name in NARROW else value
+    return widened(out, stored(out, value, scalar), scalar) if scalar.precision else value
 
 
 def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> str:
     """Converts a value from the type ``source`` to the type ``target``."""
-    one, two = llvm_type(source), llvm_type(target)
+    one, two = source.register_type, target.register_type
     if source.kind == "b":
         if target.kind == "f":
             return out.new(f"uitofp i1 {value} to {two}")
@@ -105,7 +87,7 @@ def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> st
         if two == "double":
             return value if one == "double" else out.new(f"fpext float {value} to double")
         if one == "double":
-            name = "oxide.round_to_odd" if target.name in NARROW else ""
+            name = "oxide.round_to_odd" if target.precision else ""
             value = out.call("float", name, ("double", value)) if name else out.new(f"fptrunc double {value} to float")
         return rounded(out, value, target)
     if source.kind == "f":
@@ -114,7 +96,7 @@ def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> st
         return out.call(two, f"llvm.fpto{how}i.sat.{two}.{suffix}", (one, value))
     if target.kind == "f":
         how = "uitofp" if source.kind == "u" else "sitofp"
-        if target.name in NARROW:
+        if target.precision:
             wide = out.new(f"{how} {one} {value} to double")
             return rounded(out, out.call("float", "oxide.round_to_odd", ("double", wide)), target)
         return out.new(f"{how} {one} {value} to {two}")
@@ -135,7 +117,7 @@ _RENAMED: Final = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 
 def apply(out: Emitter, op: str, scalar: ScalarType, values: list[str], flags: str = "") -> str:
     """Applies an operation to values of one type."""
-    kind = llvm_type(scalar)
+    kind = scalar.register_type
     if op == "copy":
         return values[0]
     if op == "rand":

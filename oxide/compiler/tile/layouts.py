@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from oxide.compiler.source.fragment_layouts import DEPTHS, PRODUCTS
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program, TensorParameter
 from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Cell, Node, Region
 from oxide.errors import CompileError
@@ -270,7 +270,7 @@ def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Ce
     down, across = (warps, 1) if chained else _warps_of(rows, columns, warps)
     if rows % (16 * down) or columns % (8 * across):
         return f"a result of shape {node.shape} is no multiple of (16, 8) for {down}x{across} warps"
-    wide = hopper and kind in ("f16", "bf16") and _suits_wgmma(node, warps)
+    wide = hopper and left.dtype.bits == 16 and _suits_wgmma(node, warps)
     if wide:
         down, across = warps, 1
     if rows * columns > _MOST_SUMS * _LANES * warps:
@@ -465,7 +465,7 @@ def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
     left, right, acc = (source_of(each)[1] is load for each in node.inputs)
     if acc or (left and product.left_in_registers):
         return False
-    return product.operand in ("f16", "bf16") or not ((left and turned) or (right and not turned))
+    return BITS[product.operand] == 16 or not ((left and turned) or (right and not turned))
 
 
 def _follows(node: Node, body: Region, counter: Node) -> bool:

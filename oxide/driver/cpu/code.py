@@ -20,11 +20,11 @@ from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.perf_files import announce
+from oxide.driver.cpu.perf_map import announce
 from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
 from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
-from oxide.driver.tools import gdb_is_served, perf_format
+from oxide.driver.tools import gdb_is_served, perf_map_is_wanted
 from oxide.environment import is_installed
 from oxide.locks import new_lock, unheld
 from oxide.uninterrupted import uninterrupted
@@ -185,7 +185,7 @@ def _load(code: Code) -> tuple[Any, int]:
     else:
         found: list[MappedObject] = []
         try:
-            memory, address = load_object(code.image, code.entry, found.append if perf_format() else None)
+            memory, address = load_object(code.image, code.entry, found.append if perf_map_is_wanted() else None)
         except Unloadable as problem:
             memory, address = uninterrupted(partial(_load_with_llvm, code, problem))
         for each in found:

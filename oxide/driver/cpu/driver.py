@@ -31,6 +31,7 @@ from oxide.driver.base import (
     Dim3,
     Droppable,
     KernelResources,
+    Own,
     Ranges,
     StreamPriority,
 )
@@ -92,7 +93,7 @@ class CpuDriver(Dropping):
     """
 
     name = "cpu"
-    drops_work = True
+    graphs = peers = runs = sharing = sanitizer = timing = Own()
 
     def __init__(
         self,

@@ -39,8 +39,8 @@ from oxide.driver.base import (
     ConditionalKind,
     DeviceInfo,
     Dim3,
-    Droppable,
     KernelResources,
+    Own,
     Ranges,
     StreamPriority,
 )
@@ -93,7 +93,9 @@ class CudaDriver(Calls):
     """The driver of all CUDA devices of the machine. Raises ``DeviceError`` if there is no CUDA device."""
 
     name = "cuda"
-    drops_work = False  # work in a CUDA stream cannot be withdrawn
+    graphs = peers = sharing = timing = Own()
+    runs = None  # work in a CUDA stream cannot be withdrawn
+    sanitizer = None
 
     def __init__(self) -> None:
         reason = unavailable_reason()
@@ -126,10 +128,6 @@ class CudaDriver(Calls):
         self._closed = False
         # One of our host functions would crash the process if it ran after the interpreter has ended.
         atexit.register(self.close)
-
-    def for_run(self, run: Droppable) -> CudaDriver:
-        """Returns this driver."""
-        return self
 
     # Devices
 
@@ -558,9 +556,6 @@ class CudaDriver(Calls):
 
     def disown(self, address: int, nbytes: int) -> None:
         """Does nothing: CUDA handles other libraries' memory like its own."""
-
-    def expose(self, address: int, nbytes: int) -> None:
-        """Does nothing: a GPU runs no sanitized kernels."""
 
     def clock(self) -> Clock:
         if self._has_clock:

@@ -19,6 +19,7 @@ from cuda.bindings import driver
 
 from oxide.driver.cuda.errors import check
 from oxide.errors import LaunchError
+from oxide.language.types import SCALARS
 
 _LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) ([\dx]+) (swizzled|plain)(\??) (\S+)$", re.MULTILINE)
 MAP_BYTES: Final = 128
@@ -26,13 +27,12 @@ _ROW_ALIGNMENT: Final = 16
 _MOST_STRIDE: Final = 1 << 40
 _MOST_LENGTH: Final = 1 << 32
 
-_TYPES: Final[dict[str, tuple[Any, int]]] = {
-    "f16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
-    "bf16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
-    "f32": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4),
-    "tf32": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4),
-    **dict.fromkeys(("i8", "u8", "f8e4m3", "f8e5m2"), (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8, 1)),
-}
+
+def _type_of(dtype: str) -> tuple[Any, int]:
+    """Returns the driver's type of elements, and their size in bytes. Numbers of 8 bits are copied as bytes."""
+    scalar = SCALARS["f32" if dtype == "tf32" else dtype]
+    name = "UINT8" if scalar.bits == 8 else "TFLOAT32" if dtype == "tf32" else scalar.dtype_name.upper()
+    return getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"), scalar.bits // 8
 
 
 @final
@@ -74,7 +74,7 @@ class TensorMaps:
         optional: bool,
         name: str,
     ) -> bytes:
-        kind, itemsize = _TYPES[dtype]
+        kind, itemsize = _type_of(dtype)
         axes = len(sides)
         words: tuple[int, ...] = struct.unpack_from(f"={1 + axes}Q", params, offset)
         address, lengths = words[0], list(words[1:])

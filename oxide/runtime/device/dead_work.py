@@ -3,7 +3,7 @@
 A *run* is one execution of an operation. A run that was awaited and cancelled is *dead* once nothing refers to its
 results: its boxes, the arrays that it downloads into, its outcome. All of these hold one token, the run's ``Visible``,
 so the run is dead when the token is gone. The reclaimer checks for this when it sweeps, and sets ``dropped``. The
-device then skips all work of the run that it has not begun (``Driver.for_run``). Two things exclude a run from being
+device then skips all work of the run that it has not begun (``Runs.for_run``). Two things exclude a run from being
 dropped:
 
 - The run wrote memory that it did not allocate: a box of the caller, of a graph or of another library, or a host array

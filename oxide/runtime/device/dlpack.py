@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, Dropping, released
-from oxide.language import types
+from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.runtime.device import reclaim
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
 
@@ -30,26 +30,22 @@ CPU, CUDA = 1, 2  # DLDeviceType
 
 _WHAT = "from_dlpack"
 
-# DLDataTypeCode and bits of each NumPy type.
-_CODES: Final[dict[str, tuple[int, int]]] = {
-    **{f"i{bits // 8}": (0, bits) for bits in (8, 16, 32, 64)},
-    **{f"u{bits // 8}": (1, bits) for bits in (8, 16, 32, 64)},
-    **{f"f{bits // 8}": (2, bits) for bits in (16, 32, 64)},
-    **{f"c{bits // 8}": (5, bits) for bits in (64, 128)},
-    "b1": (6, 8),
-}
-_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
-    **{code: np.dtype(name) for name, code in _CODES.items() if name != "b1"},
-    _CODES["b1"]: np.dtype(np.bool_),
-}
-_NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
-"""DLPack's type codes and bits of the types of ``ml_dtypes``. That package is imported with the first tensor of such a
-type."""
-_NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
 _CODE_NAMES = (
     *("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3"),
     *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
+"""The names of DLDataTypeCode. Those of floats of 8 bits are also the names of ``ml_dtypes``."""
+
+
+def _code_of(scalar: ScalarType) -> tuple[int, int]:
+    """Returns the DLDataTypeCode and the bits of a type."""
+    name = scalar.dtype_name
+    if name not in _CODE_NAMES:
+        name = name.rstrip("0123456789")
+    return _CODE_NAMES.index(name), scalar.bits
+
+
+_TYPES: Final = {_code_of(scalar): scalar for scalar in SCALARS.values()}
 
 
 class _Tensor(ctypes.Structure):
@@ -120,12 +116,10 @@ _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the t
 def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
     for."""
-    code = _CODES.get(f"{dtype.kind}{dtype.itemsize}") if dtype.isnative else None
-    if code is None and (narrow := types.of_dtype(dtype)) is not None:
-        code = _NARROW.get(narrow.name)
-    if code is None:
+    scalar = of_dtype(dtype)
+    if scalar is None:
         raise BufferError(f"DLPack has no type for {dtype}")
-    return code
+    return _code_of(scalar)
 
 
 def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
@@ -261,10 +255,8 @@ def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
         )
     if not 0 <= ndim <= MOST_AXES:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes; 0 to {MOST_AXES} are understood")
-    dtype = _DTYPES.get((code, bits))
-    if dtype is None and (narrow := _NARROW_TYPES.get((code, bits))) is not None:
-        dtype = narrow.dtype
-    if dtype is None or lanes != 1:
+    scalar = _TYPES.get((code, bits))
+    if scalar is None or lanes != 1:
         name = _CODE_NAMES[code] if code < len(_CODE_NAMES) else "unknown"
         raise BufferError(
             f"{_WHAT}: no dtype for type code {code} ({name}), {bits} bits, {lanes} lanes; convert the array first"
@@ -274,4 +266,4 @@ def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
     shape = tuple(tensor.shape[:ndim]) if ndim else ()
     strides = tensor.strides[:ndim] if ndim and strides_at and 0 not in shape else None
     # A null pointer with an offset is not an address.
-    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, dtype, dtype.itemsize)
+    return ForeignLayout(_WHAT, data + byte_offset if data else 0, shape, strides, scalar.dtype, scalar.bits // 8)

@@ -13,6 +13,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from oxide.driver.base import CAPABILITIES
 from oxide.locks import new_lock
 from oxide.runtime.loop.alarm import Alarm
 from oxide.uninterrupted import forked_error
@@ -51,7 +52,7 @@ def watch_forks(runtime: Runtime) -> ForkWatch:
 class ForkedDriver:
     """The driver in a forked child: every call raises ``DeviceLostError``."""
 
-    drops_work = False
+    runs = sanitizer = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,12 +61,11 @@ class ForkedDriver:
         """Returns 0. Only messages call it."""
         return 0
 
-    def expose(self, address: int, nbytes: int) -> None:
-        """Does nothing. The child's copy of a box's memory is the host's alone."""
-
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__"):
             raise AttributeError(method)
+        if method in CAPABILITIES:
+            return self
 
         def refuse(*arguments: object, **keywords: object) -> NoReturn:
             raise forked_error()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oxide.driver.base import provided
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
 from oxide.locks import refuse_inside
@@ -185,7 +186,7 @@ def box_on(
     device = runtime.default_device if timeline is None else timeline.device
     try:
         if layout.nbytes and not covered:
-            ordinal = runtime.driver.adopt(layout.low, layout.nbytes)
+            ordinal = provided(runtime.driver.sharing, "sharing").adopt(layout.low, layout.nbytes)
             adopted = True
             found = device if ordinal == device.id else runtime.device(ordinal)
         else:
@@ -204,7 +205,7 @@ def box_on(
         owner = take()
     except BaseException:
         if adopted:
-            runtime.driver.disown(layout.low, layout.nbytes)
+            provided(runtime.driver.sharing, "sharing").disown(layout.low, layout.nbytes)
         raise
     return _box(known, covered, timeline, layout, owner, written=written)
 
@@ -365,9 +366,10 @@ def _give_to_host(box: DeviceBox) -> None:
     """Waits for the uses of a box on the CPU device, whose memory the host may write from now on."""
     box._become_known()
     _wait_for_uses(box)
-    if box.nbytes:
+    sanitizer = box.device.driver.sanitizer
+    if box.nbytes and sanitizer is not None:
         low, high = box._span()
-        box.device.driver.expose(low, high - low)
+        sanitizer.expose(low, high - low)
 
 
 def _description(box: DeviceBox, readonly: bool = False) -> dict[str, Any]:

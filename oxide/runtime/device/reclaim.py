@@ -27,7 +27,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from oxide.driver.base import Driver, EventHandle, GraphHandle
+from oxide.driver.base import Driver, EventHandle, GraphHandle, provided
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.locks import RUNTIME_LOCK, held_error, refuse_inside
 from oxide.runtime.loop.turns import SHARE_SECONDS
@@ -442,14 +442,15 @@ class Reclaimer:
         late = False
         while self._graphs and not late:
             late = clock() >= until
-            _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
+            _give(self._graphs.popleft, provided(self._driver.graphs, "graphs").destroy_graph, self._graphs[0])
 
     def _disown(self, allocation: Allocation) -> None:
         """Gives the ranges of ``allocation``, which are another library's memory, back to that library. Skips the
         ranges that an earlier call, ended by an error or an interrupt, has given back."""
         while allocation.owners:
+            sharing = provided(self._driver.sharing, "sharing")
             *others, (address, nbytes, _) = allocation.owners
-            _give(partial(setattr, allocation, "owners", tuple(others)), self._driver.disown, address, nbytes)
+            _give(partial(setattr, allocation, "owners", tuple(others)), sharing.disown, address, nbytes)
         allocation.address = 0
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:

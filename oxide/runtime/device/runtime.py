@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
-from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority
+from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority, provided
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside, unheld
@@ -136,7 +136,7 @@ class Device:
 
         Each call makes a new timeline, as a number may belong to another stream later.
         """
-        return Timeline(self, self.driver.foreign_stream(self.id, address))
+        return Timeline(self, provided(self.driver.sharing, "sharing").foreign_stream(self.id, address))
 
     @property
     def timelines(self) -> list[Timeline]:

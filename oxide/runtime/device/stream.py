@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, final
 
 from oxide import core
 from oxide.core import Dropping
+from oxide.driver.base import provided
 from oxide.errors import DeviceError
 from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside
 from oxide.messages import written
@@ -49,7 +50,7 @@ class Stream(Dropping):
     def __init__(self, device: Device, priority: StreamPriority = "normal", timeline: Timeline | None = None) -> None:
         """Makes a stream. With ``timeline``, wraps that timeline, which belongs to another library's stream."""
         self.device = device
-        self.drops_work: bool = device.driver.drops_work
+        self.drops_work: bool = device.driver.runs is not None
         self._timeline: Timeline = device.take_timeline(priority) if timeline is None else timeline
         self._loose = LooseResults(self._timeline)
         self._drop = partial(device.loose.discard, self._loose)  # holds the last reference after the discard
@@ -294,7 +295,7 @@ class Event(Dropping):
         """Returns the milliseconds from this event to ``end``. The device must have passed both."""
         if not isinstance(end, Event):
             raise TypeError(f"elapsed_ms takes an Event, not {type(end).__name__}; stream.record_event() makes one")
-        return self._device.driver.elapsed_ms(self._handle, end._handle)
+        return provided(self._device.driver.timing, "timing").elapsed_ms(self._handle, end._handle)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Event cannot be pickled or copied; stream.record_event() makes another")

@@ -1,16 +1,19 @@
-"""The fast path of a launch: binds arguments that are plain numbers and boxes in one pass.
+"""Binds the arguments of a launch: one pass checks them and collects all that an execution needs.
 
-Nearly all launches have such arguments, and Python dominates a launch's time: on an H100 the driver's part is 2.7 µs,
-so each 0.1 µs here counts. The work is done in C (``_core/binding.c``). The measures, and why they are valid:
+Python dominates a launch's time: on an H100 the driver's part is 2.7 µs, so each 0.1 µs here counts. The work is done
+in C (``_core/binding.c``). The measures, and why they are valid:
 
-- **Bind once, when the launch is built.** A box's address, size and dtype never change, so the check also collects all
-  that an execution needs. Running the operation again does not inspect its arguments again.
-- **Exact types only.** Boxes and arcs have no subclasses, so one compare decides. For any other argument (an operation,
-  a mistake, a violated contract) ``bind`` returns False, and ``launch.py`` checks everything and raises the errors. So
-  each error message exists in one place only. A kernel with an ``AtomicSlice`` takes the slow path too.
+- **Bind once, when the launch is built.** A box's address, size and dtype never change. Running the operation again
+  does not inspect its arguments again.
+- **Exact types only.** Boxes and arcs have no subclasses, so one compare decides. ``Launch.bind`` answers False for
+  anything else, and ``refusals.py`` explains what is wrong. So each error message exists in one place only. The rare
+  arguments that it finds in order after all, such as an ``AtomicSlice`` or a 0-d array, are bound by the plan's
+  ``lenient`` form.
 - **Bytes, computed once.** The parameters are packed when the launch is built. The fault record's address is appended
   at each launch, since it belongs to the submission.
 - **A plan for each specialization** says how to bind each argument, so that a launch does not inspect the parameters.
+
+A launch with operations among its arguments is bound at each run, with their results.
 """
 
 from __future__ import annotations
@@ -25,13 +28,12 @@ import numpy as np
 from oxide import core
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
-from oxide.errors import ArgumentError
+from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.launching.captured import captured_boxes
-from oxide.runtime.launching.reach import threads_of
-from oxide.runtime.launching.tiled import even_rows
+from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.operations.operation import DeviceOperation
 
 if TYPE_CHECKING:
     from oxide.compiler.description import LaunchNeeds
@@ -47,16 +49,49 @@ _PLAIN: Final = {"i": core.SIGNED, "u": core.UNSIGNED, "f": core.FLOAT}  # the n
 
 
 @final
+class Held:
+    """Stands for a number, a tuple or a function in a launch that is bound when its operations have run: the words that
+    were passed for it when the launch was built. The numbers that a function captures may have changed since."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: tuple[Any, ...]) -> None:
+        self.words = words
+
+
+def words_for(parameter: Parameter, argument: Any) -> tuple[Any, ...]:
+    """Returns the words to pass for a number, a tuple or a function. Raises ``ArgumentError``."""
+    if type(argument) is Held:
+        return argument.words
+    if parameter.lifted is not None:
+        words: tuple[Any, ...] = parameter.lifted.words(argument)
+        return words
+    return (parameter.convert(argument),)
+
+
+def held(parameter: Closed, argument: Any) -> Any:
+    """Returns the argument to keep for the later binding of a launch."""
+    if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
+        return argument
+    if parameter.lifted is None and parameter.kind != "scalar":
+        return argument  # a box
+    return Held(words_for(parameter, argument))
+
+
+@final
 class ParameterSlot(core.ParameterSlot):
     """The rules that bind an argument to one parameter. ``last`` is the last number: a program's constants are the same
     objects at each launch. ``last_piece`` are its parameter bytes, and ``last_words`` what is passed for it."""
 
-    __slots__ = ("_integers", "_pack", "_rest", "parameter", "tile")
+    __slots__ = ("_integers", "_lenient", "_pack", "_rest", "parameter", "tile")
 
-    def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
+    def __init__(self, parameter: Closed, offset: int, named: set[str], lenient: bool) -> None:
         """Makes a slot. ``offset`` is the end of the preceding parameters in bytes. ``named`` has the names that the
         contracts mention."""
         kind = core.LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, core.OTHER)
+        if lenient and kind == core.OTHER:
+            kind = core.DISJOINT  # an ``AtomicSlice``
+        self._lenient = lenient
         self.kind = kind
         self.last: Any = None
         self.last_piece: Any = None
@@ -67,7 +102,7 @@ class ParameterSlot(core.ParameterSlot):
         # other types, ``dtype``.
         self.bits = self.dtype
         if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
-            self.bits = parameter.scalar.bits
+            self.bits = parameter.scalar.bits_dtype
         self.alignment = parameter.alignment if kind == core.TILES and isinstance(parameter, Parameter) else 1
         self.ndim = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == core.SCALAR and isinstance(parameter, Parameter) else None
@@ -108,7 +143,7 @@ class ParameterSlot(core.ParameterSlot):
         boxes in it. Returns None if the argument needs a closer check."""
         if self.kind == core.ARGUMENT:
             found, plain = self.type, argument.value if isinstance(argument, Arc) else argument
-            if not _is_plain(found, plain):
+            if not self._lenient and not _is_plain(found, plain):
                 return None
             piece = self._pack(*found.flatten(plain))[self._rest :]
             boxes = () if type(found) is NumberType else tuple(arrays_in(found, plain))
@@ -142,11 +177,10 @@ class ParameterSlot(core.ParameterSlot):
         if type(argument) is float and self.number >= core.FLOAT and -SAFE_FLOAT <= argument <= SAFE_FLOAT:
             return (argument,)
         try:
-            if self.kind == core.LIFTED:
-                words: tuple[Any, ...] = self.parameter.lifted.words(argument)
-                return words
-            if type(argument) in _NUMBERS or isinstance(argument, np.generic):
-                return (self.parameter.convert(argument),)
+            if self._lenient or self.kind == core.LIFTED or type(argument) in _NUMBERS:
+                return words_for(self.parameter, argument)
+            if isinstance(argument, Held | np.generic):
+                return words_for(self.parameter, argument)
         except ArgumentError:
             pass
         return None
@@ -164,10 +198,14 @@ class Plan(core.Plan):
     must then check whether its threads reach the whole output. ``holds`` returns whether the contracts hold: it takes
     the integers that the contracts name, in the order of the parameters; None if there are no contracts."""
 
-    __slots__ = ("binds_alone", "interpreted", "matrices", "needs", "reached", "strided", "tiled", "two_axes", "warns")
+    __slots__ = (
+        "_lenient", "binds_alone", "interpreted", "judged", "matrices", "needs", "reached", "strided", "tiled",
+        "two_axes", "warns",
+    )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
         self.special = special
+        self._lenient: core.Plan | None = None
         self.fitting: LaunchConfig | None = None
         self.inferred: LaunchConfig | None = None
         self.inferred_shape: tuple[int, ...] | None = None
@@ -175,19 +213,11 @@ class Plan(core.Plan):
         self.short = False
         self.interpreted: bool = special.description.interpreted
         self.reference = special.reference
-        self.strided: Any = None
+        self.strided: Plan | None = None
         """The plan of the last launch that had strided views where this plan takes contiguous ones."""
-        formats = "@"
-        slots: list[ParameterSlot] = []
+        slots, end = _slots(special, lenient=False)
         contracts = special.description.contracts
-        named: set[str] = set().union(*[contract.names for contract in contracts])
-        for parameter in special.parameters:
-            slots.append(ParameterSlot(parameter, struct.calcsize(formats), named))
-            formats += parameter.struct_format
-        captured = tuple(captured_boxes(special))
-        end = bytes(-struct.calcsize(formats) % 8)
-        for box in captured:
-            end += box.as_argument().words
+        captured = captured_boxes(special)
         outputs = tuple([place for place, slot in enumerate(slots) if slot.kind in (core.DISJOINT, core.TILES)])
         if contracts:
             from oxide.compiler.signature.contracts import compiled
@@ -210,8 +240,20 @@ class Plan(core.Plan):
         """The places of the outputs of two axes whose columns each launch compares with the width of ``index_2d``."""
         self.binds_alone = all(slot.bits is slot.dtype for slot in slots)
         """True if the plan takes boxes of its own dtypes alone."""
-        at_once = not self.interpreted and not self.matrices and not self.tiled
-        self.compile(tuple(slots), outputs, captured, end, at_once)
+        self.judged = bool(self.tiled) or special.description.tile is not None
+        """True if ``refusals.refuse_layouts`` has a say about boxes that bind."""
+        self.compile(slots, outputs, captured, end, not self.matrices and not self.judged)
+
+    def lenient(self) -> core.Plan:
+        """Returns a plan that also binds what ``Launch.bind`` leaves to ``refusals.refuse``, once that has raised no
+        error. It does not compare the outputs' memory."""
+        if self._lenient is None:
+            slots, end = _slots(self.special, lenient=True)
+            plan = core.Plan()
+            plan.holds = self.holds
+            plan.compile(slots, (), self.captured, end, False)
+            self._lenient = plan
+        return self._lenient
 
     def warn_no_more(self) -> None:
         """Turns off the warning that a launch's threads reach only a part of an output, for all later launches."""
@@ -232,12 +274,45 @@ class Plan(core.Plan):
                 slot.fits = None
 
 
-def bind(launch: core.Launch, plan: Plan, arguments: tuple[Any, ...]) -> bool:
-    """Binds the arguments of a launch. Returns False if an argument needs a closer check, if the number of arguments is
-    wrong, or if the boxes are on several devices."""
-    if plan.tiled and len(arguments) == len(plan.slots) and not _rows_are_even(plan, arguments):
-        return False
-    return launch.bind(plan, arguments)
+def _slots(special: Specialization, *, lenient: bool) -> tuple[tuple[ParameterSlot, ...], bytes]:
+    """Returns the slots of a specialization's parameters, and the bytes that follow the last one."""
+    formats = "@"
+    slots: list[ParameterSlot] = []
+    named: set[str] = set().union(*[contract.names for contract in special.description.contracts])
+    for parameter in special.parameters:
+        slots.append(ParameterSlot(parameter, struct.calcsize(formats), named, lenient))
+        formats += parameter.struct_format
+    words = [box.as_argument().words for box in captured_boxes(special)]
+    return tuple(slots), b"".join([bytes(-struct.calcsize(formats) % 8), *words])
+
+
+def captured_boxes(special: Specialization) -> tuple[DeviceBox, ...]:
+    """Returns a box for each device array that the kernel names from outside, in the order of its hidden parameters;
+    see ``compiler/signature/captured.py``."""
+    found: tuple[DeviceBox, ...] | None = special.captured_boxes
+    if found is None:
+        found = tuple([_captured_box(special, captured) for captured in special.captured])
+        special.captured_words = tuple(
+            [word for box, each in zip(found, special.captured, strict=True) for word in each.type.flatten(box)]
+        )
+        special.captured_boxes = found  # last: another thread may read it
+    return found
+
+
+def _captured_box(special: Specialization, captured: Any) -> DeviceBox:
+    value: Any = captured.value
+    if hasattr(type(value), "as_argument"):
+        box: DeviceBox = value if isinstance(value, DeviceBox) else value.box
+    else:
+        from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
+
+        box = (from_cuda_array_interface if hasattr(value, "__cuda_array_interface__") else from_dlpack)(value)
+    if box.as_argument().type != captured.type:
+        raise LaunchError(
+            f"kernel {special.description.name}: {captured.name}, an array from outside of the kernel, was "
+            f"{captured.type} when the kernel was compiled and is {box.as_argument().type}"
+        )
+    return box
 
 
 def _is_plain(wanted: Any, value: object) -> bool:
@@ -250,14 +325,6 @@ def _is_plain(wanted: Any, value: object) -> bool:
     if kind is TupleType:
         return isinstance(value, tuple) and argument_type_of(value) == wanted
     return kind is NoneType and value is None
-
-
-def _rows_are_even(plan: Plan, arguments: tuple[Any, ...]) -> bool:
-    """Returns whether the rows of all matrices that the kernel copies tiles from or to begin at multiples of 16
-    bytes."""
-    given = [arguments[place] for place in plan.tiled]
-    boxes = [argument.value if isinstance(argument, Arc) else argument for argument in given]
-    return all(isinstance(box, DeviceBox) and even_rows(box) for box in boxes)
 
 
 # Without the extension
@@ -363,7 +430,7 @@ def _shaped_words(box: Any) -> bytes:
 
 
 def _overlap(outputs: list[Any]) -> bool:
-    """Returns whether two outputs share memory, in which case ``aliasing.py`` decides."""
+    """Returns whether two outputs share memory, in which case ``refusals.py`` decides."""
     boxes = [output.value if type(output) is Arc else output for output in outputs]
     ends = 0
     for start, nbytes in sorted([(box._ptr, box._nbytes) for box in boxes]):

@@ -6,10 +6,11 @@ The compiler's ``Kernel`` does not know the runtime: this module gives it the ob
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast, final, overload
+from typing import TYPE_CHECKING, Any, cast, final, get_overloads, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.environment import drop_frames, without_frames
@@ -53,22 +54,7 @@ def kernel(
     configs: Any = (),
 ) -> Callable[[Callable[..., Any]], LaunchableKernel]: ...
 def kernel(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    block: int | tuple[int, ...] | None = None,
-    items_per_thread: int | tuple[int, ...] = 1,
-    fastmath: bool = False,
-    fma: bool = True,
-    unchecked: bool = False,
-    deny_checks: bool = False,
-    requires: Iterable[str] = (),
-    max_registers: int | None = None,
-    cluster: int | tuple[int, ...] | None = None,
-    lineinfo: bool | None = None,
-    partial: bool = False,
-    sanitize: str | Iterable[str] = (),
-    configs: Any = (),
+    function: Callable[..., Any] | None = None, /, **options: Any
 ) -> LaunchableKernel | Callable[[Callable[..., Any]], LaunchableKernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
@@ -95,23 +81,12 @@ def kernel(
     docs/sanitizer.md. ``configs`` are candidates for ``k.tune``: dicts of ``block``, ``items_per_thread`` and
     ``max_registers``. Launches use the first candidate until ``k.tune`` has run.
     """
-    options: dict[str, Any] = {
-        "block": block,
-        "items_per_thread": items_per_thread,
-        "fastmath": fastmath,
-        "fma": fma,
-        "unchecked": unchecked,
-        "deny_checks": deny_checks,
-        "requires": requires,
-        "max_registers": max_registers,
-        "cluster": cluster,
-        "lineinfo": lineinfo,
-        "partial": partial,
-        "sanitize": sanitize,
-        "configs": configs,
-        # Annotations are mostly strings, and may name a local of the function that defines the kernel.
-        "names": dict(sys._getframe(1).f_locals),
-    }
+    try:
+        _SIGNATURE.bind(function, **options)
+    except TypeError as error:
+        raise TypeError(f"kernel() {error}") from None
+    # Annotations are mostly strings, and may name a local of the function that defines the kernel.
+    options["names"] = dict(sys._getframe(1).f_locals)
     if function is None:
         return functools.partial(_made, options)
     try:
@@ -119,6 +94,12 @@ def kernel(
     except CompileError as error:
         drop_frames(error)
         raise
+
+
+# The options are listed once, in the second overload.
+_own, _options = inspect.signature(kernel), inspect.signature(get_overloads(kernel)[1])
+_SIGNATURE = _own.replace(parameters=[_own.parameters["function"], *[*_options.parameters.values()][1:]])
+kernel.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 @without_frames

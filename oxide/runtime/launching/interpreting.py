@@ -174,8 +174,8 @@ def _compiled(
     special = Kernel(outside["call"], fastmath=fastmath, sanitizable=False).specialize()
     function: Any = loaded_function(special, device)
     closed: Any = special.parameters
-    bits = result in narrow.FORMATS
-    memory = np.zeros(1, closed[-1].scalar.bits if bits else closed[-1].dtype)
+    bits = result in types.NARROW
+    memory = np.zeros(1, closed[-1].scalar.bits_dtype if bits else closed[-1].dtype)
     address = memory.ctypes.data
     all_words = [parameter.words for parameter in closed[:-1]]
 

@@ -126,6 +126,12 @@ def bracketed(kernel: str, config: object) -> LaunchConfig:
     return config
 
 
+def threads_of(config: LaunchConfig) -> tuple[int, int]:
+    """Returns the number of a launch's threads along x, and the product of those along y and z."""
+    grid, block = config.grid, config.block
+    return grid[0] * block[0], grid[1] * block[1] * grid[2] * block[2]
+
+
 @lru_cache(maxsize=256)
 def _along_x(blocks: int, threads: int) -> LaunchConfig:
     """Returns the configuration of ``blocks`` blocks of ``threads`` threads, from a cache. Launches can share it,

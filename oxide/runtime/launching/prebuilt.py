@@ -20,8 +20,8 @@ import numpy as np
 from oxide.compiler.built import BuiltKernel, provide
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.prebuilt.manifest import read_manifest
-from oxide.compiler.signature.signature import SCALARS
 from oxide.language import arrays, shaped, slices
+from oxide.language.types import SCALARS
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from oxide.compiler.signature.signature import NumbaParameter
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.launching.binding import words_for
+from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:
     from oxide.runtime.launching.binding import ParameterSlot, Plan
-    from oxide.runtime.launching.launch_config import LaunchConfig
 
 
 def shape_of(argument: object) -> tuple[int, ...] | None:
@@ -44,9 +45,9 @@ def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
         elif parameter.lifted is not None:
             names = [part.name for part in parameter.lifted.parts]
             if width in names:
-                return int(parameter.lifted.words(argument)[names.index(width)])
+                return int(words_for(parameter, argument)[names.index(width)])
         elif parameter.kind == "scalar" and parameter.name == width:
-            return int(parameter.convert(argument))
+            return int(words_for(parameter, argument)[0])
     return None
 
 
@@ -77,9 +78,3 @@ def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | 
         wanted = -(-total // width), width
     shown = f"{wanted}" if block[1] == 1 else f"{wanted}, {block[:2]}"
     return found, f"LaunchConfig.for_shape({shown})"
-
-
-def threads_of(config: LaunchConfig) -> tuple[int, int]:
-    """Returns the number of a launch's threads along x, and the product of those along y and z."""
-    grid, block = config.grid, config.block
-    return grid[0] * block[0], grid[1] * block[1] * grid[2] * block[2]

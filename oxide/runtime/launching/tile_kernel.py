@@ -37,7 +37,6 @@ from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
-from oxide.runtime.launching.aliasing import refuse_shared_tensors
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
@@ -86,7 +85,7 @@ class TileKernel:
         self._warps = warps
         self._stages = stages
         self._fastmath = fastmath
-        self._lineinfo = wants_lines(lineinfo, function, self.name)
+        self._lineinfo = wants_lines(function, self.name, lineinfo)
         self.parameters = _parameters(function, names)
         self.defaults = default_values(function)
         self._signature = inspect.signature(function)
@@ -341,13 +340,6 @@ class TileKernel:
             passed.append(box if kind.kind == "partition" else argument)
         warps = config.get("warps", self._warps)
         inner = self._latest = self._kernel(tiles, constants, warps, config.get("stages"))
-        boxes = [
-            (parameter, each.value if isinstance(each, Arc) else each)
-            for parameter, each in zip(inner.description.parameters, passed, strict=True)
-        ]
-        inputs: list[Any] = [pair for pair in boxes if pair[0].kind == "slice" and isinstance(pair[1], DeviceBox)]
-        outputs: list[Any] = [pair for pair in boxes if pair[0].kind == "disjoint" and isinstance(pair[1], DeviceBox)]
-        refuse_shared_tensors(self.name, inputs, outputs)  # boxes that operations yield are compared at the run
         launch = inner[LaunchConfig(max(1, math.prod(grid)), _WARP * warps)](*passed)
         return TileLaunch(launch, self, {name: (given | constants)[name] for name in self.parameters})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.fusion import (
@@ -38,6 +39,7 @@ the array's address modulo this number: the kernel may still test its alignment,
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A node of a plan after fusion: one unchanged node, or the launch of the fused kernel ``special``, which replaces
     several launches. ``numbers`` has the number that the unchanged node had before the fusion, or those of the replaced
@@ -45,19 +47,10 @@ class Piece:
     an index into ``numbers``, and the place of the argument in that launch. ``size`` is the number of elements of each
     array."""
 
-    __slots__ = ("numbers", "size", "sources", "special")
-
-    def __init__(
-        self,
-        numbers: tuple[int, ...],
-        special: Specialization | None = None,
-        sources: tuple[tuple[int, int], ...] = (),
-        size: int = 0,
-    ) -> None:
-        self.numbers = numbers
-        self.special = special
-        self.sources = sources
-        self.size = size
+    numbers: tuple[int, ...]
+    special: Specialization | None = None
+    sources: tuple[tuple[int, int], ...] = ()
+    size: int = 0
 
 
 @final

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _I32: Final[np.dtype[Any]] = np.dtype(np.int32)
-_BODY: Final = "the body of a while_loop"
-_BRANCHES: Final = ("branch then", "branch otherwise")
 _PLAIN: Final = (int, float, complex, str, np.generic, type(None))
 
 _BEGIN: Final = 0  # the states of a conditional: the operation that yields its flag has not begun;
@@ -57,19 +55,21 @@ _END: Final = 5  # a body is recorded
 _warned: set[str] = set()  # the reasons for which a warning was given
 
 
-@final
-class WhileLoop(DeviceOperation[T]):
-    """The operation that ``while_loop`` returns."""
+class _Conditional(DeviceOperation[T]):
+    """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
+    ``_labels`` in pictures and ``_details`` in notes."""
 
     _composed = True
+    _what: str
+    _labels: tuple[str, ...]
+    _details: tuple[str, ...]
+    _line: str
 
-    def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
+    def __init__(self, flag: Flag, *bodies: DeviceOperation[Any]) -> None:
         self._flag = flag
-        self._body = body
-        self._parts = _operations(flag)
-        super().__init__(*self._parts, body)
-        if body._placed:
-            self.place_as(body)
+        self._bodies = bodies
+        self._parts = (flag,) if isinstance(flag, DeviceOperation) else ()
+        super().__init__(*self._parts, *bodies)
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         context = frame.context
@@ -80,102 +80,20 @@ class WhileLoop(DeviceOperation[T]):
                 return part
             result = self._flag
         if frame.at == _FLAG:
-            flag = frame.data = _flag_of(result, context, "while_loop")
-            if not _is_supported(context, "while_loop"):
+            flag = frame.data = _flag_of(result, context, self._what)
+            if not _is_supported(context, self._what):
                 frame.at = _HOST
             elif context.recording is None:
                 frame.at = _GRAPH
-                return AsGraph(WhileLoop(flag, self._body))
-            else:
-                frame.at, frame.results = _BODIES, len(context.recording.made)
-                return Body(self._body, _BODY, "while_loop", "")
-        if frame.at == _BODIES:
-            nodes, result = result
-            self._close(context, frame.data, nodes, frame.results)
-        elif frame.at == _HOST:
-            result = self._run_on_host(context, frame.data)
-        frame.result = result
-        return None
-
-    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
-        return _on_the_host(frame, error)
-
-    def _close(self, context: ExecutionContext, flag: DeviceBox, nodes: list[PlanNode], before: int) -> None:
-        """Records the loop around its body. ``before`` is the number of allocations before the body."""
-        recording = context.recording
-        assert recording is not None
-        if not any(flag._allocation in node.writes for node in nodes):
-            raise ValueError(
-                f"while_loop: {self._body!r} does not write the flag, {flag!r}, so that the loop would never end; a "
-                f"kernel of the body sets the flag to 0 when it is done"
-            )
-        own = recording.made[before:]
-        _fill_with_zeros(context, own)
-        recording.conditional("while", flag, [nodes], own)
-
-    def _run_body(self, context: ExecutionContext) -> T:
-        return _run_part(context, self._body, "while_loop", "")
-
-    def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> T:
-        """Runs the loop on the host, which reads the flag back before each iteration."""
-        rehearsal = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
-        # Recorded for the errors, and for the result if the body never runs.
-        result: T = _rehearsed(context, rehearsal, WhileLoop(flag, self._body).run)
-        made: list[Allocation] | None = rehearsal.made
-        while _read(context, flag):
-            made = None
-            result = _run_and_wait(context, self._run_body)
-        if made is not None:
-            _fill_with_zeros(context, made)
-        return result
-
-    def whereabouts(self) -> None:
-        return None
-
-    def spec(self) -> Spec:
-        return self._body.spec()
-
-    def depict(self) -> Depiction:
-        return "graph", "while_loop", ("until the flag is 0",), (("flag", self._flag), ("body", self._body))
-
-
-@final
-class Cond(DeviceOperation[Any]):
-    """The operation that ``cond`` returns."""
-
-    _composed = True
-
-    def __init__(self, flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any] | None) -> None:
-        self._flag = flag
-        self._branches = (then,) if otherwise is None else (then, otherwise)
-        self._parts = _operations(flag)
-        super().__init__(*self._parts, *self._branches)
-        if then._placed and (otherwise is None or (otherwise._placed and otherwise._placement == then._placement)):
-            self.place_as(then)
-
-    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
-        context = frame.context
-        if frame.at == _BEGIN:
-            frame.at = _FLAG
-            if self._parts:
-                part: DeviceOperation[Any] = self._parts[0]
-                return part
-            result = self._flag
-        if frame.at == _FLAG:
-            flag = frame.data = _flag_of(result, context, "cond")
-            if not _is_supported(context, "cond"):
-                frame.at = _HOST
-            elif context.recording is None:
-                frame.at = _GRAPH
-                return AsGraph(Cond(flag, *self._both()))
+                return AsGraph(type(self)(flag, *self._bodies))
             else:
                 frame.at, frame.copies, frame.results = _BODIES, len(context.recording.made), []
-                return self._recorded_branch(0)
+                return self._recorded(0)
         if frame.at == _BODIES:
             frame.results.append(result)
             number = len(frame.results)
-            if number < len(self._branches):
-                return self._recorded_branch(number)
+            if number < len(self._bodies):
+                return self._recorded(number)
             result = self._close(context, frame.data, frame.results, frame.copies)
         elif frame.at == _HOST:
             result = self._run_on_host(context, frame.data)
@@ -183,75 +101,133 @@ class Cond(DeviceOperation[Any]):
         return None
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
-        return _on_the_host(frame, error)
+        """Lets the host decide if the graph of the operation's own cannot be made because a launch is interpreted."""
+        if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
+            return None
+        frame.at = _HOST
+        nothing: DeviceOperation[Any] = Value(None)
+        nothing.consume()
+        return nothing
 
-    def _both(self) -> tuple[DeviceOperation[Any], DeviceOperation[Any] | None]:
-        return self._branches[0], self._branches[1] if len(self._branches) > 1 else None
+    def _named(self, number: int) -> str:
+        """Returns the name of a body for the errors of its recording."""
+        return f"{self._details[number] or 'the body'} of a {self._what}"
 
-    def _recorded_branch(self, number: int) -> Body:
-        return Body(self._branches[number], _branch(number), "cond", _BRANCHES[number])
+    def _recorded(self, number: int) -> Body:
+        return Body(self._bodies[number], self._named(number), self._what, self._details[number])
+
+    def _run_body(self, number: int, context: ExecutionContext) -> Any:
+        return _run_part(context, self._bodies[number], self._what, self._details[number])
 
     def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
-        """Records the choice between its branches, and returns their merged result. ``recorded`` has the nodes and the
-        result of each branch, ``before`` is the number of allocations before the branches."""
+        """Records the conditional, and returns its result. ``recorded`` has the nodes and the result of each body,
+        ``before`` is the number of allocations before the bodies."""
+        raise NotImplementedError
+
+    def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
+        """Reads the flag back and decides on the host."""
+        raise NotImplementedError
+
+    def whereabouts(self) -> None:
+        return None
+
+    def depict(self) -> Depiction:
+        return (
+            "graph",
+            self._what,
+            (self._line,),
+            (("flag", self._flag), *zip(self._labels, self._bodies, strict=False)),
+        )
+
+
+@final
+class WhileLoop(_Conditional[T]):
+    """The operation that ``while_loop`` returns."""
+
+    _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
+
+    def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
+        super().__init__(flag, body)
+        self.place_as(body)
+
+    def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
+        recording = context.recording
+        assert recording is not None
+        ((nodes, result),) = recorded
+        if not any(flag._allocation in node.writes for node in nodes):
+            raise ValueError(
+                f"while_loop: {self._bodies[0]!r} does not write the flag, {flag!r}, so that the loop would never end; "
+                f"a kernel of the body sets the flag to 0 when it is done"
+            )
+        own = recording.made[before:]
+        _fill_with_zeros(context, own)
+        recording.conditional("while", flag, [nodes], own)
+        return result
+
+    def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
+        # Recorded for the errors, and for the result if the body never runs.
+        result, rehearsed = _rehearsed(context, WhileLoop(flag, self._bodies[0]).run)
+        made: list[Allocation] | None = rehearsed
+        while _read(context, flag):
+            made = None
+            result = _run_and_wait(context, partial(self._run_body, 0))
+        if made is not None:
+            _fill_with_zeros(context, made)
+        return result
+
+    def spec(self) -> Spec:
+        return self._bodies[0].spec()
+
+
+@final
+class Cond(_Conditional[Any]):
+    """The operation that ``cond`` returns."""
+
+    _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
+    _details = ("branch then", "branch otherwise")
+
+    def __init__(self, flag: Flag, *branches: DeviceOperation[Any]) -> None:
+        super().__init__(flag, *branches)
+        then, otherwise = branches[0], branches[-1]
+        if then._placed and otherwise._placed and otherwise._placement == then._placement:
+            self.place_as(then)
+
+    def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
         recording = context.recording
         assert recording is not None
         bodies: list[list[PlanNode]] = [nodes for nodes, _ in recorded]
         result = None
         if len(bodies) > 1:
-            merge = _Merge(context, *self._branches)
+            merge = _Merge(context, *self._bodies)
             result = merge.merged(recorded[0][1], recorded[1][1], "")
             for number, nodes in enumerate(bodies):
-                recording.record_body(_branch(number), nodes, partial(merge.copy, number))
+                recording.record_body(self._named(number), nodes, partial(merge.copy, number))
         if any(bodies):
             kind: ConditionalKind = "if" if len(bodies) == 1 else "if-else"
             recording.conditional(kind, flag, bodies, recording.made[before:])
         return result
 
-    def _run_branch(self, number: int, context: ExecutionContext) -> Any:
-        return _run_part(context, self._branches[number], "cond", _BRANCHES[number])
-
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
-        """Reads the flag back and runs the branch that it chooses."""
-        recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
-
         def record(inner: ExecutionContext) -> list[Any]:
-            results = [self._recorded_branch(number).run(inner)[1] for number in range(len(self._branches))]
+            results = [self._recorded(number).run(inner)[1] for number in range(len(self._bodies))]
             if len(results) > 1:
-                _Merge(inner, *self._branches).merged(results[0], results[1], "")
+                _Merge(inner, *self._bodies).merged(results[0], results[1], "")
             return results
 
-        results = _rehearsed(context, recording, record)  # for the errors, and the other branch's result
+        results, _ = _rehearsed(context, record)  # for the errors, and the other branch's result
         number = 0 if _read(context, flag) else 1
         if number < len(results):
-            results[number] = self._run_branch(number, context)
+            results[number] = self._run_body(number, context)
         if len(results) == 1:
             return None
-        merge = _Merge(context, *self._branches)
+        merge = _Merge(context, *self._bodies)
         result = merge.merged(results[0], results[1], "")
         merge.copy(number)
         return result
 
-    def whereabouts(self) -> None:
-        return None
-
     def spec(self) -> Spec:
-        known = self._branches[0].spec()
-        return known if len(self._branches) > 1 and known == self._branches[1].spec() else None
-
-    def depict(self) -> Depiction:
-        branches = zip(("then", "otherwise"), self._branches, strict=False)
-        return "graph", "cond", ("as the flag says",), (("flag", self._flag), *branches)
-
-
-def _on_the_host(frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
-    """Lets the host decide if the graph of a conditional's own cannot be made because a launch is interpreted."""
-    if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
-        return None
-    frame.at = _HOST
-    nothing: DeviceOperation[Any] = Value(None)
-    nothing.consume()
-    return nothing
+        known = self._bodies[0].spec()
+        return known if len(self._bodies) > 1 and known == self._bodies[1].spec() else None
 
 
 @final
@@ -402,8 +378,9 @@ def cond(flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]
     ``TypeError`` or ``ValueError`` if the results of the branches differ in form, and ``GraphError`` as ``while_loop``
     does.
     """
-    _check_parts(flag, "cond", then, *(() if otherwise is None else (otherwise,)))
-    return Cond(flag, then, otherwise)
+    branches = (then,) if otherwise is None else (then, otherwise)
+    _check_parts(flag, "cond", *branches)
+    return Cond(flag, *branches)
 
 
 def _check_parts(flag: Any, what: str, *operations: Any) -> None:
@@ -442,15 +419,6 @@ def _flag_of(flag: Any, context: ExecutionContext, what: str) -> DeviceBox:
     return box
 
 
-def _branch(number: int) -> str:
-    """Returns a branch's name for the errors of its recording."""
-    return f"{_BRANCHES[number]} of a cond"
-
-
-def _operations(flag: Flag) -> tuple[DeviceOperation[Any], ...]:
-    return (flag,) if isinstance(flag, DeviceOperation) else ()
-
-
 def _is_supported(context: ExecutionContext, what: str) -> bool:
     """Returns whether the device's graphs can hold conditionals. If they cannot, raises ``GraphError`` in a capture,
     and warns once elsewhere."""
@@ -458,7 +426,8 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
     if recording is not None and recording.rehearses:
         return True
     device = context.device
-    reason = device.driver.conditionals(device.id)
+    graphs = device.driver.graphs
+    reason = "its driver has no graphs" if graphs is None else graphs.conditionals(device.id)
     if reason is None:
         return True
     if recording is not None:
@@ -472,13 +441,14 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
     return False
 
 
-def _rehearsed(context: ExecutionContext, recording: Recording, record: Callable[[ExecutionContext], T]) -> T:
-    """Calls ``record`` with a context that adds its work to ``recording``, and returns the result. The recorded work
-    never runs."""
+def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> tuple[T, list[Allocation]]:
+    """Calls ``record`` with a context whose work is recorded and never runs. Returns the result, and the memory that
+    was allocated."""
+    recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
     inner = context.part(recording)
     try:
         with recording:
-            return record(inner)
+            return record(inner), recording.made
     finally:
         recording.is_open = False
         context.absorb(inner)

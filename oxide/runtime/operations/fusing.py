@@ -13,6 +13,7 @@ takes, if that kernel declares a form of itself that computes both (``Kernel.fol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
@@ -43,17 +44,15 @@ _MOST_KNOWN = 16  # the most results that an operation keeps
 
 
 @final
+@dataclass(slots=True)
 class FusionReport:
     """A report on a fusion. ``before`` and ``after`` are the numbers of launches. ``lines`` has a line of text for each
     chain and for each launch that stayed alone."""
 
-    __slots__ = ("after", "before", "lines", "saved")
-
-    def __init__(self) -> None:
-        self.before = 0
-        self.after = 0
-        self.saved = 0  # bytes that are no longer read or written
-        self.lines: list[str] = []
+    before: int = 0
+    after: int = 0
+    saved: int = 0  # bytes that are no longer read or written
+    lines: list[str] = field(default_factory=list)
 
     def add(self, other: FusionReport) -> None:
         """Adds the report on a conditional's body. ``saved`` counts one run of the body, however often the body

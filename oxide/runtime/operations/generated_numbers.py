@@ -18,11 +18,11 @@ import numpy as np
 from oxide.core import new_box
 from oxide.language.types import as_dtype, converted, f32, is_float
 from oxide.locks import new_lock, unheld
-from oxide.messages import byte_count, written
+from oxide.messages import written
 from oxide.runtime.awaiting.loading import announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import describe
+from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.operations.transfers import NewBox
 from oxide.runtime.submission import staging
 
 if TYPE_CHECKING:
@@ -122,34 +122,22 @@ class HostNumbers:
 
 
 @final
-class Generated(DeviceOperation[DeviceBox]):
+class Generated(NewBox):
     """An operation that yields a box of ``HostNumbers``: see ``arange`` and ``randn``."""
+
+    _from_host = True
 
     def __init__(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], make: Callable[[], NDArray[Any]]
     ) -> None:
-        self._name = name
-        self._known = BoxSpec(shape, dtype)
         self._numbers = HostNumbers(make)
         if math.prod(shape) * dtype.itemsize > staging.SMALL_BYTES:
             announce_numbers(self._numbers)
-        super().__init__()
+        super().__init__(name, shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
-        box = new_box(context, self._known.shape, self._known.dtype)
+        box = new_box(context, self._shape, self._dtype)
         if box.nbytes:
             array = self._numbers.array()
             context.at_launch(box, lambda now, to: staging.upload(now, to, array))
         return box
-
-    def spec(self) -> Spec:
-        return self._known
-
-    def depict(self) -> Depiction:
-        return "copy", self._name, ("host to device", byte_count(self._nbytes())), ()
-
-    def _nbytes(self) -> int:
-        return math.prod(self._known.shape) * self._known.dtype.itemsize
-
-    def __repr__(self) -> str:
-        return f"<oxide operation {self._name} of {describe(self._known.shape, self._known.dtype)}>"

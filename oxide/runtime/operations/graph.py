@@ -20,7 +20,7 @@ import numpy as np
 
 from oxide import core
 from oxide.core import PAGE_RECORDS, Dropping, submit_at_once
-from oxide.driver.base import GraphHandle
+from oxide.driver.base import GraphHandle, provided
 from oxide.errors import DeviceError, GraphError
 from oxide.locks import unheld
 from oxide.messages import written
@@ -33,7 +33,7 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
-from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -358,7 +358,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return bool(self._sources) and bool(self._parts)
 
     def _execute_slowly(self, context: ExecutionContext) -> None:
-        submit_launch(context, self._graph, self._sources, [])
+        submit_launch(context, self._graph, self._sources, self._sources)
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
@@ -366,7 +366,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return super().step(frame, result)
 
     def finish(self, context: ExecutionContext, results: list[Any]) -> None:
-        submit_launch(context, self._graph, self._sources, results)
+        submit_launch(context, self._graph, self._sources, filled(self._sources, results))
 
     def copies_to_host(self) -> bool:
         return self._graph._fills_host
@@ -392,16 +392,13 @@ def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> _Capture
 
 
 def submit_launch(
-    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], results: list[Any]
+    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], given: Sequence[Any]
 ) -> None:
-    """Submits one launch of a graph. ``results`` are those of the operations among ``sources``, in order."""
+    """Submits one launch of a graph. ``given`` are ``sources`` with results in place of the operations."""
     captured = require_launch(context, graph)
-    yielded = iter(results)
     ready = [
-        arrived(number, captured.inputs[number], next(yielded), graph.device)
-        if isinstance(source, DeviceOperation)
-        else source
-        for number, source in enumerate(sources)
+        arrived(number, captured.inputs[number], found, graph.device) if isinstance(source, DeviceOperation) else found
+        for number, (source, found) in enumerate(zip(sources, given, strict=True))
     ]
     graph._follow_updates(context)
     captured.launch(context, ready)
@@ -457,29 +454,22 @@ class GraphInstances(Generic[T]):
 
 
 @final
-class InstanceLaunch(DeviceOperation[T]):
+class InstanceLaunch(OfArguments[T]):
     """The operation that ``GraphInstances.launch`` returns. Each run takes the next graph."""
 
     def __init__(self, instances: GraphInstances[T], sources: tuple[Source, ...]) -> None:
         self._instances = instances
-        self._sources = sources
-        if sources:
-            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
-            self._composed = bool(self._parts)
-        super().__init__()
+        super().__init__(*sources)
         self._placed, self._placement = True, instances[0].device
-
-    def execute(self, context: ExecutionContext) -> T:
-        return self.finish(context, [])
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
             require_launch(frame.context, self._instances[0])
         return super().step(frame, result)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+    def submit(self, context: ExecutionContext, *arguments: Any) -> T:
         graph, output = self._instances.next_of()
-        submit_launch(context, graph, self._sources, results)
+        submit_launch(context, graph, self._arguments, arguments)
         return output
 
     def copies_to_host(self) -> bool:
@@ -487,7 +477,7 @@ class InstanceLaunch(DeviceOperation[T]):
 
     def depict(self) -> Depiction:
         lines = (f"one of {len(self._instances)}", self._instances[0].summary())
-        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._sources])
+        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._arguments])
 
 
 @final
@@ -514,7 +504,7 @@ class _Captured(core.Captured):
         self._at_launch = recording.at_launch
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
-            hook.captured(handle, device.driver)
+            hook.captured(handle, provided(device.driver.graphs, "graphs"))
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }
@@ -568,7 +558,7 @@ class _Captured(core.Captured):
                     driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
                     cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
                     driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                driver.launch_graph(self._handle, timeline.handle)
+                provided(driver.graphs, "graphs").launch_graph(self._handle, timeline.handle)
             finally:
                 # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
                 context.end(self._reads, self._writes, submitted=True)
@@ -706,16 +696,17 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     memory = share_memory(recording.nodes, recording.made, context.timeline)
     device = context.device
     driver = device.driver
+    graphs = provided(driver.graphs, "graphs")
     stream = driver.create_stream(device.id)
     try:
-        driver.begin_capture(stream)
+        graphs.begin_capture(stream)
         try:
             recording.replay_into(driver, stream)
         except BaseException:
             with suppress(DeviceError):
-                driver.destroy_graph(driver.end_capture(stream))
+                graphs.destroy_graph(graphs.end_capture(stream))
             raise
-        return _Captured(device, driver.end_capture(stream), recording, kept, memory)
+        return _Captured(device, graphs.end_capture(stream), recording, kept, memory)
     finally:
         driver.destroy_stream(stream)
 

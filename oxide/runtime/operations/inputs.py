@@ -10,11 +10,11 @@ import numpy as np
 from oxide.core import new_box
 from oxide.errors import DeviceError, GraphError
 from oxide.language.types import f32
-from oxide.messages import byte_count, dtype_name, written
+from oxide.messages import dtype_name, written
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_runtime
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import contiguous, copy_box, data_dtype, describe, plain_array
+from oxide.runtime.device.memory import DeviceBox, parse_shape, require_runtime
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation
+from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe, plain_array
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -33,14 +33,12 @@ _numbers: Final = count(1)
 
 
 @final
-class Input(DeviceOperation[DeviceBox]):
+class Input(NewBox):
     """The operation that ``input`` returns. ``number`` tells the order of declaration."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape = shape
-        self._dtype = dtype
         self.number = next(_numbers)
-        super().__init__()
+        super().__init__("input", shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         recording = context.recording
@@ -54,12 +52,9 @@ class Input(DeviceOperation[DeviceBox]):
             box = recording.inputs[self.number] = new_box(context, self._shape, self._dtype)
         return box
 
-    def spec(self) -> Spec:
-        return BoxSpec(self._shape, self._dtype)
-
     def depict(self) -> Depiction:
-        nbytes = number_of_elements(self._shape) * self._dtype.itemsize
-        return "memory", "input", (describe(self._shape, self._dtype), byte_count(nbytes)), ()
+        kind, title, lines, inputs = super().depict()
+        return kind, title, (describe(self._shape, self._dtype), *lines), inputs
 
     def __repr__(self) -> str:
         return f"<oxide input {describe(self._shape, self._dtype)}>"

@@ -387,6 +387,34 @@ class DeviceOperation(Submittable[T_co]):
         return f"<oxide operation {type(self).__name__}>"
 
 
+class OfArguments(DeviceOperation[T_co]):
+    """An operation on arguments, among which may be operations: it takes their results. A subclass defines
+    ``submit``."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+        parts = tuple([each for each in arguments if isinstance(each, DeviceOperation)])
+        if parts:
+            self._composed, self._parts = True, parts
+        super().__init__(*parts)
+
+    def submit(self, context: ExecutionContext, *arguments: Any) -> T_co:
+        """Submits the work and returns its result. ``arguments`` have results in place of operations."""
+        raise NotImplementedError
+
+    def execute(self, context: ExecutionContext) -> T_co:
+        return self.submit(context, *self._arguments)
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> T_co:
+        return self.submit(context, *filled(self._arguments, results))
+
+
+def filled(arguments: tuple[Any, ...], results: list[Any]) -> list[Any]:
+    """Returns arguments with ``results`` in place of the operations among them."""
+    yielded = iter(results)
+    return [next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments]
+
+
 @final
 class Value(core.Value, DeviceOperation[T]):
     """The operation that ``value`` returns."""

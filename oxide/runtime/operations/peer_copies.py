@@ -14,25 +14,23 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import find_device, placed_number, require_placement
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.operations.transfers import copy_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.submission.walk import Frame
 
 
 @final
-class ToDevice(DeviceOperation[DeviceBox]):
+class ToDevice(OfArguments[DeviceBox]):
     """The operation that ``to_device`` returns."""
-
-    _composed = True
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box
-        self._parts = (box,) if isinstance(box, DeviceOperation) else ()
-        for part in self._parts:
-            part.consume()
+        if isinstance(box, DeviceOperation):
+            box.consume()  # even if the device is then refused
         self._target = require_placement(device, "to_device")
-        super().__init__(*self._parts)
+        super().__init__(box)
+        self._composed = True
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         if frame.at == 2:

@@ -6,7 +6,7 @@ Host data goes through page-locked buffers in both directions, so that submittin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.submission import staging
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.raw_memory import copy_bytes
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     DType = ScalarType | np.dtype[Any] | type | str
     Shape = int | tuple[int, ...]
+
+T_co = TypeVar("T_co", covariant=True)
 
 _F32: Final = f32
 _FLOAT32: Final = np.dtype(np.float32)
@@ -72,17 +74,49 @@ def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[
     context.at_launch(box, lambda now, to: upload(now, to, array))
 
 
-@final
-class HostToDevice(DeviceOperation[DeviceBox]):
-    """The operation that ``h2d`` returns."""
+class NewBox(DeviceOperation[DeviceBox]):
+    """An operation that yields a new box, whose shape and dtype are known before the run."""
 
     _may_download = False
+    _from_host = False  # whether a run copies from the host
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._name = name
+        self._shape = shape
+        self._dtype = dtype
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        return new_box(context, self._shape, self._dtype)
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._dtype)
+
+    def depict(self) -> Depiction:
+        size = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
+        return (
+            ("copy", self._name, ("host to device", size), ())
+            if self._from_host
+            else ("memory", self._name, (size,), ())
+        )
+
+    def __repr__(self) -> str:
+        return f"<oxide operation {self._name} of {describe(self._shape, self._dtype)}>"
+
+
+@final
+class HostToDevice(NewBox):
+    """The operation that ``h2d`` returns."""
+
+    _from_host = True
+    _name = "h2d"
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
+        self._shape, self._dtype = array.shape, array.dtype
         if array.nbytes > staging.SMALL_BYTES:
             _announce(array)
-        super().__init__()
+        DeviceOperation.__init__(self)  # by way of NewBox it would take a twentieth of a short copy
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         array = self._array
@@ -95,15 +129,6 @@ class HostToDevice(DeviceOperation[DeviceBox]):
             if box.nbytes > staging.SMALL_BYTES:
                 large_copy_was_run()
         return box
-
-    def spec(self) -> Spec:
-        return BoxSpec(self._array.shape, self._array.dtype)
-
-    def depict(self) -> Depiction:
-        return "copy", "h2d", ("host to device", byte_count(self._array.nbytes)), ()
-
-    def __repr__(self) -> str:
-        return f"<oxide operation h2d of {describe(self._array.shape, self._array.dtype)}>"
 
 
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
@@ -130,18 +155,27 @@ def _host_array(array: ArrayLike) -> NDArray[Any]:
     return plain_array(array, "h2d")
 
 
+class OfBox(OfArguments[T_co]):
+    """An operation on a box, or on the box that another operation yields. It runs where that one is placed."""
+
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
+        self._box = box
+        self.place_as(box)
+        super().__init__(box)
+
+
 @final
-class DeviceToHost(DeviceOperation["NDArray[Any]"]):
+class DeviceToHost(OfBox["NDArray[Any]"]):
     """The operation that ``d2h`` returns."""
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
-        if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+        if isinstance(box, DeviceOperation):
+            super().__init__(box)
+            return
+        if require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
             announce_large_copy()
         self._box = box
-        if isinstance(box, DeviceOperation):
-            self._composed, self._parts = True, (box,)
-            self.place_as(box)
-        super().__init__(*self._parts)
+        DeviceOperation.__init__(self)  # nothing else of OfBox is needed
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = self._box.value if isinstance(self._box, Arc) else self._box
@@ -149,10 +183,10 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
             if box.nbytes > AT_ONCE_BYTES:
                 large_copy_was_run()
             return download(context, box)
-        return self.finish(context, [box])
+        return self.submit(context, box)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> NDArray[Any]:
-        box = require_box(results[0], "d2h")
+    def submit(self, context: ExecutionContext, *arguments: Any) -> NDArray[Any]:
+        box = require_box(arguments[0], "d2h")
         require_device(box, context.device, "d2h")
         if not box.nbytes:
             return np.empty(box.shape, box.dtype)
@@ -188,17 +222,13 @@ def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 
 @final
-class Full(DeviceOperation[DeviceBox]):
+class Full(NewBox):
     """The operation that ``full`` returns."""
 
-    _may_download = False
-
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
-        self._shape = shape
-        self._dtype = dtype
         # Every driver fills bytes fastest, and zero is all zero bytes in every dtype.
         self._pattern = element if any(element) else b"\0"
-        super().__init__()
+        super().__init__("full", shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = new_box(context, self._shape, self._dtype)
@@ -208,39 +238,14 @@ class Full(DeviceOperation[DeviceBox]):
                 context.driver.fill(box.ptr, self._pattern, count, context.timeline.handle)
         return box
 
-    def spec(self) -> Spec:
-        return BoxSpec(self._shape, self._dtype)
-
     def depict(self) -> Depiction:
-        filled = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
-        return "memory", "full" if any(self._pattern) else "zeros", (filled,), ()
-
-    def __repr__(self) -> str:
-        return f"<oxide operation full of {describe(self._shape, self._dtype)}>"
+        kind, title, lines, inputs = super().depict()
+        return kind, title if any(self._pattern) else "zeros", lines, inputs
 
 
 @final
-class Empty(DeviceOperation[DeviceBox]):
+class Empty(NewBox):
     """The operation that ``empty`` returns."""
-
-    _may_download = False
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        super().__init__()
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        return new_box(context, self._shape, self._dtype)
-
-    def spec(self) -> Spec:
-        return BoxSpec(self._shape, self._dtype)
-
-    def depict(self) -> Depiction:
-        return "memory", "empty", (byte_count(number_of_elements(self._shape) * self._dtype.itemsize),), ()
-
-    def __repr__(self) -> str:
-        return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
 
 
 def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
@@ -260,7 +265,7 @@ def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
-    return Empty(parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
+    return Empty("empty", parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
 
 
 def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -327,21 +332,11 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 @final
-class Duplicate(DeviceOperation[DeviceBox]):
+class Duplicate(OfBox[DeviceBox]):
     """The operation that ``dup`` returns."""
 
-    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
-        self._box = box
-        if isinstance(box, DeviceOperation):
-            self._composed, self._parts = True, (box,)
-            self.place_as(box)
-        super().__init__(*self._parts)
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        return self.finish(context, [self._box])
-
-    def finish(self, context: ExecutionContext, results: list[Any]) -> DeviceBox:
-        source = require_box(results[0], "dup")
+    def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
+        source = require_box(arguments[0], "dup")
         require_device(source, context.device, "dup")
         copy = new_box(context, source.shape, source.dtype)
         copy_box(context, copy, source)

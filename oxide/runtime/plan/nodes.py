@@ -7,8 +7,10 @@ not order may run at the same time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from oxide.runtime.device.memory import Allocation
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Launched:
     """The kernel of a recorded launch, and its arguments, stored without references to boxes.
 
@@ -27,50 +30,33 @@ class Launched:
     are contiguous. ``place`` is the place of the launch in the operation, for error messages.
     """
 
-    __slots__ = ("allocations", "contiguous", "place", "special", "values")
-
-    def __init__(
-        self,
-        special: Specialization,
-        values: tuple[Any, ...],
-        allocations: tuple[Allocation | None, ...],
-        place: LaunchPlace | None,
-        *,
-        contiguous: bool = True,
-    ) -> None:
-        self.special = special
-        self.values = values
-        self.allocations = allocations
-        self.place = place
-        self.contiguous = contiguous
+    special: Specialization
+    values: tuple[Any, ...]
+    allocations: tuple[Allocation | None, ...]
+    place: LaunchPlace | None
+    contiguous: bool = True
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Node:
     """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel if the call is a
     launch, else "". ``launched`` is None for other calls, and for launches that the runtime makes for itself. A node
     that declares no memory runs after all earlier nodes and before all later ones."""
 
-    __slots__ = ("arguments", "kernel", "launched", "method", "reads", "writes")
+    method: str
+    arguments: tuple[Any, ...]
+    kernel: str
+    reads: Sequence[Allocation]
+    writes: Sequence[Allocation]
+    launched: Launched | None = None
 
-    def __init__(
-        self,
-        method: str,
-        arguments: tuple[Any, ...],
-        kernel: str,
-        reads: Sequence[Allocation],
-        writes: Sequence[Allocation],
-        launched: Launched | None = None,
-    ) -> None:
-        self.method = method
-        self.arguments = arguments
-        self.kernel = kernel
-        self.reads = tuple(reads)
-        self.writes = tuple(writes)
-        self.launched = launched
+    def __post_init__(self) -> None:
+        self.reads, self.writes = tuple(self.reads), tuple(self.writes)
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Conditional:
     """A loop, or a choice of one or two branches. Each loop body or branch is a body of nodes, and a flag on the device
     decides whether it runs. ``kind`` and ``flag`` (the flag's address) are arguments of ``Driver.begin_conditional``.
@@ -81,22 +67,16 @@ class Conditional:
     memory that its bodies write.
     """
 
-    __slots__ = ("bodies", "flag", "kind", "memory", "own", "reads", "writes")
+    kind: ConditionalKind
+    flag: int
+    memory: Allocation
+    """The flag's."""
+    bodies: Sequence[Sequence[PlanNode]]
+    own: Sequence[Allocation]
+    reads: Sequence[Allocation] = ()
+    writes: Sequence[Allocation] = ()
 
-    def __init__(
-        self,
-        kind: ConditionalKind,
-        flag: int,
-        memory: Allocation,
-        bodies: Sequence[Sequence[PlanNode]],
-        own: Sequence[Allocation],
-    ) -> None:
-        """Makes a conditional. ``memory`` is the flag's allocation."""
-        self.kind = kind
-        self.flag = flag
-        self.memory = memory
-        self.bodies = tuple([tuple(body) for body in bodies])
-        self.own = tuple(own)
+    def __post_init__(self) -> None:
         self.find_uses()
 
     def find_uses(self) -> None:
@@ -104,8 +84,8 @@ class Conditional:
         nodes = [node for body in self.bodies for node in body]
         writes = [allocation for node in nodes for allocation in node.writes]
         reads = [allocation for node in nodes for allocation in node.reads]
-        self.writes: tuple[Allocation, ...] = tuple(dict.fromkeys(writes))
-        self.reads: tuple[Allocation, ...] = tuple(dict.fromkeys([self.memory, *reads, *writes]))
+        self.writes = tuple(dict.fromkeys(writes))
+        self.reads = tuple(dict.fromkeys([self.memory, *reads, *writes]))
 
 
 PlanNode: TypeAlias = Node | Conditional
@@ -122,72 +102,62 @@ def name_of(node: PlanNode) -> str:
 
 
 @final
+@dataclass(slots=True)
 class _Uses:
     """The uses of one allocation so far, by the numbers of nodes: its last write, and the reads since that write."""
 
-    __slots__ = ("reads", "write")
-
-    def __init__(self) -> None:
-        self.write: int | None = None
-        self.reads: list[int] = []
+    write: int | None = None
+    reads: list[int] = field(default_factory=list)
 
 
 def dependencies(nodes: Sequence[PlanNode]) -> list[tuple[int, ...]]:
     """Returns for each node the numbers of the earlier nodes that it must run after. If two of these already run one
     after the other, only the later one is listed."""
-    return _Order(nodes).after
+    return _order(nodes)[0]
 
 
 def predecessors(nodes: Sequence[PlanNode]) -> list[int]:
     """Returns for each node the set of all nodes that must run before it, as the bits of an int."""
-    return _Order(nodes).before
+    return _order(nodes)[1]
 
 
-@final
-class _Order:
-    """The order of nodes: ``after`` and ``before`` are the results of ``dependencies`` and ``predecessors``."""
-
-    __slots__ = ("after", "before")
-
-    def __init__(self, nodes: Sequence[PlanNode]) -> None:
-        self.after: list[tuple[int, ...]] = []
-        self.before: list[int] = []
-        uses: dict[Allocation, _Uses] = {}
-        ends: set[int] = set()  # the nodes so far that no other node runs after
-        barrier: int | None = None  # the last node without declared memory
-        for number, node in enumerate(nodes):
-            after: set[int] = set()
-            if not node.reads and not node.writes:
-                after |= ends
-                barrier = number
-            elif barrier is not None:
-                after.add(barrier)
-            _add_uses(after, uses, number, node)
-            reached = 0
-            for earlier in after:
-                reached |= self.before[earlier]
-            kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
-            for earlier in kept:
-                reached |= 1 << earlier
-            self.after.append(kept)
-            self.before.append(reached)
-            ends.difference_update(kept)
-            ends.add(number)
+def _order(nodes: Sequence[PlanNode]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Returns the results of ``dependencies`` and ``predecessors``."""
+    all_after: list[tuple[int, ...]] = []
+    before: list[int] = []
+    uses: defaultdict[Allocation, _Uses] = defaultdict(_Uses)
+    ends: set[int] = set()  # the nodes so far that no other node runs after
+    barrier: int | None = None  # the last node without declared memory
+    for number, node in enumerate(nodes):
+        after: set[int] = set()
+        if not node.reads and not node.writes:
+            after |= ends
+            barrier = number
+        elif barrier is not None:
+            after.add(barrier)
+        _add_uses(after, uses, number, node)
+        reached = 0
+        for earlier in after:
+            reached |= before[earlier]
+        kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
+        for earlier in kept:
+            reached |= 1 << earlier
+        all_after.append(kept)
+        before.append(reached)
+        ends.difference_update(kept)
+        ends.add(number)
+    return all_after, before
 
 
-def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: PlanNode) -> None:
+def _add_uses(after: set[int], uses: defaultdict[Allocation, _Uses], number: int, node: PlanNode) -> None:
     """Adds to ``after`` the earlier nodes whose uses of memory must come before those of ``node``, and records the uses
     of ``node``, which has the number ``number``."""
     for allocation in node.reads:
-        known = uses.get(allocation)
-        if known is None:
-            known = uses[allocation] = _Uses()
-        if known.write is not None:
-            after.add(known.write)
+        write = uses[allocation].write
+        if write is not None:
+            after.add(write)
     for allocation in node.writes:
-        known = uses.get(allocation)
-        if known is None:
-            known = uses[allocation] = _Uses()
+        known = uses[allocation]
         if known.reads:
             after.update(known.reads)
         elif known.write is not None:
@@ -201,15 +171,12 @@ def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node:
 
 
 @final
-class Part:
+class Part(NamedTuple):
     """A part of a plan: nodes that run one after another. ``nodes`` has their numbers. The part runs after the parts
     whose numbers ``after`` has."""
 
-    __slots__ = ("after", "nodes")
-
-    def __init__(self, after: tuple[int, ...], first: int) -> None:
-        self.after = after
-        self.nodes = [first]
+    after: tuple[int, ...]
+    nodes: list[int]
 
 
 def parts(after: Sequence[tuple[int, ...]]) -> list[Part]:
@@ -225,7 +192,7 @@ def parts(after: Sequence[tuple[int, ...]]) -> list[Part]:
         if earlier == (number - 1,) and followers[number - 1] == 1:
             found[-1].nodes.append(number)
         else:
-            found.append(Part(tuple(dict.fromkeys([of[node] for node in earlier])), number))
+            found.append(Part(tuple(dict.fromkeys([of[node] for node in earlier])), [number]))
         of.append(len(found) - 1)
     return found
 

@@ -15,7 +15,7 @@ import struct
 import sys
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from oxide.messages import byte_count
@@ -45,16 +45,14 @@ class GraphMemory:
 
 
 @final
+@dataclass(slots=True)
 class _Slot:
     """Memory that temporaries share. ``users`` has the numbers of the temporaries, in the order of their lives, and
     ``begins`` the first node of each. ``nbytes`` is the size of the largest temporary."""
 
-    __slots__ = ("begins", "nbytes", "users")
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self.users: list[int] = []
-        self.begins: list[int] = []
+    nbytes: int = 0
+    users: list[int] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
 
 
 def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Timeline) -> GraphMemory:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
+from oxide.driver.base import CAPABILITIES, provided
 from oxide.errors import GraphError, LaunchError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
@@ -27,7 +28,16 @@ from oxide.runtime.submission.stops import PlanEnds, Unknown
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, GraphHandle, Ranges, StreamHandle
+    from oxide.driver.base import (
+        ConditionalKind,
+        Dim3,
+        Driver,
+        FunctionHandle,
+        GraphHandle,
+        Graphs,
+        Ranges,
+        StreamHandle,
+    )
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
@@ -53,7 +63,7 @@ class LaunchHook:
     """A function of ``Recording.at_launch`` that is also told how each launch of the graph went."""
 
     @abstractmethod
-    def captured(self, graph: GraphHandle, driver: Driver) -> None:
+    def captured(self, graph: GraphHandle, graphs: Graphs) -> None:
         """Called when the graph is made. The hook may destroy the graph, if it refuses all launches from then on."""
 
     @abstractmethod
@@ -268,31 +278,34 @@ class Recording:
             f"launch: graph.launch().map(f)"
         )
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        self.refuse(
-            f"{name} cannot be captured: a graph holds kernel launches, copies on one device and fills. "
-            f"Run it before the graph, or between its launches with graph.update(op)"
-        )
+        if name not in CAPABILITIES:
+            self.refuse(
+                f"{name} cannot be captured: a graph holds kernel launches, copies on one device and fills. "
+                f"Run it before the graph, or between its launches with graph.update(op)"
+            )
+        return self
 
     # The driver's own capture
 
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
         """Submits the recorded calls to ``stream``, which the driver is capturing: each call after those that its data
         depends on. At the end of the graph comes the call that reports a fault to the host."""
+        graphs = provided(driver.graphs, "graphs")
         pieces = self._replay(driver, stream, self.nodes)
         if self.fault_record is not None:
             if len(pieces) > 1:
-                driver.capture_after(stream, ends_of(pieces))
+                graphs.capture_after(stream, ends_of(pieces))
             record = self.fault_record.address
-            driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
+            graphs.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
 
     def _replay(self, driver: Driver, stream: StreamHandle, nodes: Sequence[PlanNode]) -> list[Part]:
         pieces = parts(dependencies(nodes))
         for piece in pieces:
             if len(pieces) > 1:
-                driver.capture_after(stream, piece.after)
+                provided(driver.graphs, "graphs").capture_after(stream, piece.after)
             for number in piece.nodes:
                 node = nodes[number]
                 try:
@@ -310,9 +323,10 @@ class Recording:
         the one that sets the flag."""
         record = self.fault_record
         stop = record.address if record is not None and node.kind == "while" else 0
-        streams = driver.begin_conditional(stream, node.kind, node.flag, stop)
+        graphs = provided(driver.graphs, "graphs")
+        streams = graphs.begin_conditional(stream, node.kind, node.flag, stop)
         for body, nodes in zip(streams, node.bodies, strict=True):
             pieces = self._replay(driver, body, nodes)
             if len(pieces) > 1:  # the driver ends the body with work of its own, after all parts
-                driver.capture_after(body, ends_of(pieces))
-        driver.end_conditional(stream)
+                graphs.capture_after(body, ends_of(pieces))
+        graphs.end_conditional(stream)

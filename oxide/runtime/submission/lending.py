@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import numpy as np
 
 from oxide.core import context_for, run_through
+from oxide.driver.base import provided
 from oxide.errors import GraphError
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.submission.submission import Submission, give_up
@@ -69,7 +70,7 @@ class Lender:
     ) -> Allocation:
         """Returns memory of the library as an allocation, for a run on ``timeline``."""
         if self.report is None and nbytes:  # only on the CPU device, which checks the ranges of copies
-            timeline.driver.adopt(address, nbytes)
+            provided(timeline.driver.sharing, "sharing").adopt(address, nbytes)
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, nbytes, owner),)
@@ -100,7 +101,7 @@ _ALONE: Final[int] = _references([object()], 0)
 def _end(allocation: Allocation, *, waited_for: bool) -> None:
     """Ends the loan of an allocation: it has no memory from now on, so dropping it frees none."""
     if waited_for and allocation.address:
-        allocation.device.driver.disown(allocation.address, allocation.nbytes)
+        provided(allocation.device.driver.sharing, "sharing").disown(allocation.address, allocation.nbytes)
     allocation.address = 0
     allocation.owners = ()
 

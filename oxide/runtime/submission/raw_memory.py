@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.core import copy_host
+from oxide.driver.base import provided
 from oxide.errors import GraphError, OrderingError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import byte_count, written
@@ -93,7 +94,8 @@ def copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Device
         if to is origin:
             context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
         else:
-            context.driver.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
+            peers = provided(context.driver.peers, "peers")
+            peers.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
 
 
 def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[Any]) -> None:

@@ -26,7 +26,7 @@ from time import perf_counter_ns
 from typing import Any, Final, final
 
 from oxide import errors
-from oxide.driver.base import Clock
+from oxide.driver.base import Clock, provided
 from oxide.errors import OxideError
 from oxide.locks import new_lock, unheld
 from oxide.runtime.device.runtime import Runtime, runtimes
@@ -326,7 +326,7 @@ _watches_forks = False
 
 def clock_of(runtime: Runtime) -> Clock:
     """Returns a new clock of a runtime's driver."""
-    return runtime.driver.clock()
+    return provided(runtime.driver.timing, "timing").clock()
 
 
 def when_attached(hook: Callable[[], None]) -> None:

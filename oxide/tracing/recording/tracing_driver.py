@@ -12,7 +12,16 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.driver.base import Clock, ConditionalKind, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
+from oxide.driver.base import (
+    Clock,
+    ConditionalKind,
+    Driver,
+    Droppable,
+    EventHandle,
+    StreamHandle,
+    StreamPriority,
+    Wrapper,
+)
 from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
@@ -45,26 +54,18 @@ def _nameless(function: FunctionHandle) -> str:
 
 
 @final
-class TracingDriver:
+class TracingDriver(Wrapper):
     """A driver around ``inner``. ``know_stream`` and ``know_kernels`` register what was made before the trace."""
 
     def __init__(self, inner: Driver, clock: Clock, recorder: Recorder, known: _Known | None = None) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.drops_work = inner.drops_work
+        super().__init__(inner)
         self._clock = clock
         self._recorder = recorder
         self._known = _Known() if known is None else known
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def for_run(self, run: Droppable) -> TracingDriver:
         """Returns a driver that notes the submissions of one run."""
-        inner = self.inner.for_run(run)
-        return self if inner is self.inner else TracingDriver(inner, self._clock, self._recorder, self._known)
+        return TracingDriver(self.inner.for_run(run), self._clock, self._recorder, self._known)
 
     # Used by the recorder
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from oxide.compiler.source.fragment_layouts import F8
+from oxide.language.types import NARROW, SCALARS
 
-IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i32": "i32"}
-IR_TYPES |= dict.fromkeys(("i8", "u8", *F8), "i8")
-SUMS = {"f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i32": "i32"}
+IR_TYPES = {name: scalar.memory_type for name, scalar in SCALARS.items()}
+SUMS = {name: scalar.register_type for name, scalar in SCALARS.items()}
 
 
 LOW_BITS = "\n".join(f"@oxide.tensor.low_bits.{n} = internal externally_initialized global i32 {n}" for n in (0, 1, 3))
@@ -38,8 +37,6 @@ def element(dtype: str, name: str, array: str, index: str) -> list[str]:
 
 def widened(dtype: str, name: str, raw: str) -> list[str]:
     match dtype:
-        case "f16" | "f8e4m3" | "f8e5m2":
-            return [f"  {name} = call float @oxide.{dtype}.widen({IR_TYPES[dtype]} {raw})"]
         case "bf16":
             return [
                 f"  {name}.wide = zext i16 {raw} to i32",
@@ -48,6 +45,8 @@ def widened(dtype: str, name: str, raw: str) -> list[str]:
             ]
         case "i8" | "u8":
             return [f"  {name} = {'sext' if dtype == 'i8' else 'zext'} i8 {raw} to i32"]
+    if dtype in NARROW:
+        return [f"  {name} = call float @oxide.{dtype}.widen({IR_TYPES[dtype]} {raw})"]
     return [f"  {name} = bitcast {IR_TYPES[dtype]} {raw} to {IR_TYPES[dtype]}"]
 
 

@@ -12,6 +12,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language import atomic
+from oxide.language.types import ATOMIC
 
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
@@ -20,7 +21,6 @@ from .shared import BlockArrayType, check_index, check_value, locate
 from .slices import SliceModel, element_index, in_bounds, lower_length
 from .types import HalfType, display
 
-_ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
 _HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
 _INTEGER_ONLY = {"fetch_and": "and", "fetch_or": "or", "fetch_xor": "xor"}
 # The number of values that each method takes after the index.
@@ -150,16 +150,12 @@ def _make_template(name: str) -> Any:
             bound = _bind(name, args, dict(kws or {}))
             if bound is None:
                 return None
-            if isinstance(kind.dtype, HalfType) and kind.dtype.bitwidth == 16:
-                if name not in _HALF_METHODS:
-                    allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
-                    note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")
-                    return None
-            elif kind.dtype not in _ELEMENTS:
-                note(
-                    "atomics take i32 u32 i64 u64 f16 bf16 f32 f64, and "
-                    f"{_shown(kind)} has elements of {display(kind.dtype)}"
-                )
+            if display(kind.dtype) not in ATOMIC:
+                note(f"atomics take {' '.join(ATOMIC)}, and {_shown(kind)} has elements of {display(kind.dtype)}")
+                return None
+            if isinstance(kind.dtype, HalfType) and name not in _HALF_METHODS:
+                allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
+                note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")
                 return None
             if name in _INTEGER_ONLY and isinstance(kind.dtype, types.Float):
                 note(f".{name} takes integers, and the elements of {_shown(kind)} are {display(kind.dtype)}")

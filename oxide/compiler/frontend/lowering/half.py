@@ -1,4 +1,4 @@
-"""The narrow floats ``f16``, ``bf16``, ``f8e4m3`` and ``f8e5m2``: the types of operations on them, and their lowering
+"""The narrow floats, such as ``f16`` and ``f8e4m3``: the types of operations on them, and their lowering
 through f32.
 
 An operation on two narrow floats of one type, or on a narrow float and an integer, has the narrow type. An operation on
@@ -22,8 +22,8 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
-from oxide.language.narrow import FORMATS, bits_of
-from oxide.language.types import of_narrow_scalar
+from oxide.language.narrow import bits_of
+from oxide.language.types import SCALARS, of_narrow_scalar
 
 from .mathematics import call
 from .registry import lowering_registry, typing_registry
@@ -158,33 +158,33 @@ def half_conversion(source: Any, target: Any) -> Any:
     return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
 
 
+def _name(kind: Any) -> str:
+    return "f16" if kind == types.float16 else str(kind.name)
+
+
 def _widen(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.widen", _SINGLE, value)
+    return call(builder, f"oxide.{_name(kind)}.widen", _SINGLE, value)
 
 
 def _narrow(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.narrow", ir.IntType(kind.bitwidth), value)
+    return call(builder, f"oxide.{_name(kind)}.narrow", ir.IntType(kind.bitwidth), value)
 
 
-def _register(function: Any, single: Any, count: int) -> None:
+def through_single(single: Any) -> Any:
+    """Returns the lowering of an operation that the function ``single`` computes in f32, for numbers of one narrow type
+    or of numba's float16. A result that is no truth value is rounded to the type."""
+
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = sig.return_type
-        implementation = context.get_function(single, signature(types.float32, *[types.float32] * count))
-        result = implementation(builder, [_widen(builder, kind, value) for value in args])
-        return _narrow(builder, kind, result)
+        result = types.boolean if sig.return_type == types.boolean else types.float32
+        implementation = context.get_function(single, signature(result, *[types.float32] * len(args)))
+        found = implementation(builder, [_widen(builder, sig.args[0], value) for value in args])
+        return found if result == types.boolean else _narrow(builder, sig.return_type, found)
 
+    return lowered
+
+
+def _register(function: Any, lowered: Any, count: int) -> None:
     lowering_registry.lower(function, *[HalfType] * count)(lowered)
-    _register_type(function)
-
-
-def _lower_comparison(function: Any) -> None:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        implementation = context.get_function(function, signature(types.boolean, types.float32, types.float32))
-        return implementation(
-            builder, [_widen(builder, kind, value) for kind, value in zip(sig.args, args, strict=True)]
-        )
-
-    lowering_registry.lower(function, HalfType, HalfType)(lowered)
     _register_type(function)
 
 
@@ -198,8 +198,7 @@ def _lower_extreme(function: Any) -> None:
         first, second = (_widen(builder, sig.return_type, value) for value in args)
         return builder.select(builder.fcmp_ordered(comparison, second, first), args[1], args[0])
 
-    lowering_registry.lower(function, HalfType, HalfType)(lowered)
-    _register_type(function)
+    _register(function, lowered, 2)
 
 
 def _lower_extreme_of_several(function: Any) -> None:
@@ -224,19 +223,19 @@ def _register_type(function: Any) -> None:
             return None if kws else half_signature(function, args)
 
 
-def _lower_sign(function: Any) -> None:
-    """Registers a function that changes only the sign of its argument. The lowering changes only the sign bit, so that
-    a NaN keeps its other bits."""
+# Functions that change only the sign of their argument change only the sign bit, so that a NaN keeps its other bits.
 
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        (value,) = args
-        sign = 1 << (sig.return_type.bitwidth - 1)
-        if function is operator.neg:
-            return builder.xor(value, value.type(sign))
-        return value if function is operator.pos else builder.and_(value, value.type(sign - 1))
 
-    lowering_registry.lower(function, HalfType)(lowered)
-    _register_type(function)
+def lower_negative(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.xor(args[0], args[0].type(1 << (args[0].type.width - 1)))
+
+
+def lower_absolute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.and_(args[0], args[0].type((1 << (args[0].type.width - 1)) - 1))
+
+
+def lower_positive(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return args[0]
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -244,7 +243,7 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     the distance to the previous number."""
     kind = sig.return_type
     bits = args[0].type
-    beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
+    beyond = bits(bits_of(kind.name, SCALARS[kind.name].greatest) + 1)  # an infinity or a NaN
     size, one = builder.and_(args[0], bits((1 << (kind.bitwidth - 1)) - 1)), bits(1)
     following = builder.add(size, one)
     is_largest = builder.icmp_unsigned("==", following, beyond)
@@ -254,21 +253,20 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.select(is_finite, _narrow(builder, kind, difference), size)
 
 
-for _function, _single in _ARITHMETIC.items():
-    _register(_function, _single, 2)
-for _function in _COMPARISONS:
-    _lower_comparison(_function)
+for _function, _single in (_ARITHMETIC | {each: each for each in _COMPARISONS}).items():
+    _register(_function, through_single(_single), 2)
 for _function in _EXTREMES:
     _lower_extreme(_function)
     _lower_extreme_of_several(_function)
+_BY_BITS = {
+    operator.neg: lower_negative,
+    operator.pos: lower_positive,
+    abs: lower_absolute,
+    math.fabs: lower_absolute,
+    math.ulp: _lower_ulp,
+}
 for _function in _UNARY:
-    if _function in (operator.neg, operator.pos, abs, math.fabs):
-        _lower_sign(_function)
-    elif _function is math.ulp:
-        lowering_registry.lower(_function, HalfType)(_lower_ulp)
-        _register_type(_function)
-    else:
-        _register(_function, _function, 1)
+    _register(_function, _BY_BITS.get(_function) or through_single(_function), 1)
 
 
 @lowering_registry.lower_cast(HalfType, types.Float)

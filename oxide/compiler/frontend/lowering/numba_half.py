@@ -12,8 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import fp16, types
-from numba.cuda.typing.templates import signature
 
+from .half import lower_absolute, lower_negative, lower_positive, through_single
 from .primitives import call_primitive
 from .registry import lowering_registry
 
@@ -28,14 +28,12 @@ _BINARY = {
     operator.truediv: (operator.truediv, operator.itruediv, fp16.hdiv),
     max: (max, fp16.hmax),
     min: (min, fp16.hmin),
-}
-_COMPARISONS = {
-    "==": (operator.eq, fp16.heq),
-    "!=": (operator.ne, fp16.hne),
-    ">=": (operator.ge, fp16.hge),
-    ">": (operator.gt, fp16.hgt),
-    "<=": (operator.le, fp16.hle),
-    "<": (operator.lt, fp16.hlt),
+    operator.eq: (operator.eq, fp16.heq),
+    operator.ne: (operator.ne, fp16.hne),
+    operator.ge: (operator.ge, fp16.hge),
+    operator.gt: (operator.gt, fp16.hgt),
+    operator.le: (operator.le, fp16.hle),
+    operator.lt: (operator.lt, fp16.hlt),
 }
 _UNARY = {
     fp16.hceil: "__nv_ceilf",
@@ -74,23 +72,6 @@ def _lower(function: Any, count: int, lowered: Any) -> None:
     lowering_registry.lower(key, *[types.float16] * count)(lowered)
 
 
-def _binary(single: Any) -> Any:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        implementation = context.get_function(single, signature(*[types.float32] * 3))
-        return narrow(builder, implementation(builder, [widen(builder, value) for value in args]))
-
-    return lowered
-
-
-def _comparison(how: str) -> Any:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        left, right = (widen(builder, value) for value in args)
-        compare = builder.fcmp_unordered if how == "!=" else builder.fcmp_ordered
-        return compare(how, left, right)
-
-    return lowered
-
-
 def _unary(name: str) -> Any:
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return narrow(builder, call_primitive(builder, _SINGLE, name, (widen(builder, args[0]),)))
@@ -104,14 +85,6 @@ def _lower_fma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return narrow(builder, builder.fadd(builder.fmul(left, right), addend))
 
 
-def _lower_negative(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.xor(args[0], _BITS(0x8000))
-
-
-def _lower_absolute(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.and_(args[0], _BITS(0x7FFF))
-
-
 def _lower_truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.fcmp_unordered("!=", widen(builder, args[0]), _SINGLE(0.0))
 
@@ -122,18 +95,15 @@ def _lower_reciprocal(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 for _single, _functions in _BINARY.items():
     for _function in _functions:
-        _lower(_function, 2, _binary(_single))
-for _how, _functions in _COMPARISONS.items():
-    for _function in _functions:
-        _lower(_function, 2, _comparison(_how))
+        _lower(_function, 2, through_single(_single))
 for _function, _name in _UNARY.items():
     _lower(_function, 1, _unary(_name))
 _lower(fp16.hfma, 3, _lower_fma)
 for _function in (operator.neg, fp16.hneg):
-    _lower(_function, 1, _lower_negative)
+    _lower(_function, 1, lower_negative)
 for _function in (abs, fp16.habs):
-    _lower(_function, 1, _lower_absolute)
-_lower(operator.pos, 1, lambda context, builder, sig, args: args[0])
+    _lower(_function, 1, lower_absolute)
+_lower(operator.pos, 1, lower_positive)
 _lower(fp16.hrcp, 1, _lower_reciprocal)
 _lower(bool, 1, _lower_truth)
 

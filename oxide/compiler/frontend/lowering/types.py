@@ -11,17 +11,15 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
-from oxide.language.narrow import FORMATS
-from oxide.language.types import ScalarType
+from oxide.language.types import SCALARS, ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """The type of a narrow float: ``f16``, ``bf16``, ``f8e4m3`` or ``f8e5m2``. numba's own float16 needs a CUDA C++
-    library."""
+    """The type of a narrow float. numba's own float16 needs a CUDA C++ library."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.bitwidth = FORMATS[name].bits
+    def __init__(self, scalar: ScalarType) -> None:
+        super().__init__(scalar.name)
+        self.bitwidth = scalar.bits
 
 
 class OpenFloat(types.Float):  # type: ignore[misc]
@@ -39,20 +37,8 @@ OPEN = OpenFloat()
 
 
 NUMBA_TYPES: dict[str, Any] = {
-    "i8": types.int8,
-    "i16": types.int16,
-    "i32": types.int32,
-    "i64": types.int64,
-    "u8": types.uint8,
-    "u16": types.uint16,
-    "u32": types.uint32,
-    "u64": types.uint64,
-    **{name: HalfType(name) for name in FORMATS},
-    "f32": types.float32,
-    "f64": types.float64,
-    "c64": types.complex64,
-    "c128": types.complex128,
-    "bool_": types.boolean,
+    name: HalfType(scalar) if scalar.precision else getattr(types, {"b": "boolean"}.get(scalar.kind, scalar.dtype_name))
+    for name, scalar in SCALARS.items()
 }
 
 _INTEGER_OPERATORS = frozenset(
@@ -87,7 +73,7 @@ _COMPARISONS = {
 
 @typeof_impl.register(ScalarType)
 def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
-    return types.NumberClass(NUMBA_TYPES[value.name]) if value.name in NUMBA_TYPES else None
+    return types.NumberClass(NUMBA_TYPES[value.name])
 
 
 def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

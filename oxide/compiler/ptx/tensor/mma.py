@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from oxide.language.types import SCALARS
+
 _PREFIX = "oxide.tensor.mma."
 
-_PTX_TYPES = {"i32": "s32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
-"""PTX's names for the types that PTX names differently."""
 _OPERANDS = {
     # For each shape, the numbers of registers of a, b and c. If c is of f16, it has half as many.
     "m16n8k16": (4, 2, 4),
@@ -32,7 +32,7 @@ def _product(symbol: str) -> str:
         c_count //= 2
     operand, constraint = ("double", "d") if a == "f64" else ("i32", "r")
     result, result_constraint = {"f32": ("float", "f"), "f64": ("double", "d")}.get(c, ("i32", "r"))
-    types = [_PTX_TYPES.get(each, each) for each in (c, a, b, c)]
+    types = [SCALARS[each].ptx_type for each in (c, a, b, c)]
     if a == "f32":
         types[1:3] = ["tf32", "tf32"]
     lines = [

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
+from oxide.language.types import SCALARS
 
 _WGMMA = "oxide.tensor.wgmma."
 _WAIT = "oxide.tensor.wgmma_wait."
@@ -53,9 +54,6 @@ def definitions(symbols: Collection[str]) -> str:
 
 _WORDS = {"f32": ("float", "=f"), "i32": ("i32", "=r")}
 """The LLVM type and the constraint of an accumulator's register."""
-
-_NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
-"""PTX's names for the operands' types that PTX names differently."""
 
 
 def _registers(count: int, kind: str) -> tuple[str, list[str], list[str]]:
@@ -99,8 +97,8 @@ def _product(symbol: str) -> str:
     # their orders.
     flags = ["1", "1"] if total == "f32" else []
     flags += ["1" if order == "mn" else "0" for order in orders] if BITS[a_type] == 16 else []
-    text = f"wgmma.mma_async.sync.aligned.m64n{n}k{DEPTHS[a_type]}.{total.replace('i', 's')}."
-    text += f"{_NAMES.get(a_type, a_type)}.{_NAMES.get(b_type, b_type)} "
+    text = f"wgmma.mma_async.sync.aligned.m64n{n}k{DEPTHS[a_type]}.{SCALARS[total].ptx_type}."
+    text += ".".join("tf32" if each == "f32" else SCALARS[each].ptx_type for each in (a_type, b_type)) + " "
     text += f"{{{registers}}}, {', '.join([a_place, places[-1], '<adds>', *flags])};"
     a_constraints = ["r"] * 4 if in_registers else ["l"]
     constraints = ",".join([constraint] * count + [*a_constraints, "l"] + [str(i) for i in range(count)])

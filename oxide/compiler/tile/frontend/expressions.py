@@ -13,9 +13,9 @@ from typing import Any, final
 from oxide.compiler.check import advice
 from oxide.compiler.source.source import closure_values, parse_definition
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, default_of
+from oxide.compiler.tile.numbers import BOOL
 from oxide.language import tile as language
-from oxide.language.types import ScalarType
+from oxide.language.types import OF_PYTHON, ScalarType
 from oxide.messages import written
 
 from . import operations, tensors
@@ -321,7 +321,7 @@ class Expressions:
                 return self.nodes.elementwise(f"{called.__name__}imum", arguments)
             return word(self.nodes, called.__name__, arguments, named)
         if called in (int, float, bool) and len(arguments) == 1 and on_device:
-            return self.nodes.convert(arguments[0], default_of(called))
+            return self.nodes.convert(arguments[0], OF_PYTHON[called])
         name = getattr(called, "__name__", None) or written(called)
         module = (getattr(called, "__module__", "") or "").partition(".")[0]
         hint = f"; tile.{name} may be what you mean" if name in language.WORDS else ""

@@ -14,10 +14,10 @@ import numpy as np
 
 from oxide.compiler.source.source import located
 from oxide.compiler.tile.ir import Node, Region, Site
-from oxide.compiler.tile.numbers import BOOL, DTYPES, F64, I64, U64, default_of, limits, promoted
+from oxide.compiler.tile.numbers import BOOL, DTYPES, F64, U64, promoted
 from oxide.errors import CompileError
 from oxide.language import tile as language
-from oxide.language.types import ScalarType, of_narrow_scalar
+from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 from oxide.messages import written
 
 __all__ = ["Nodes", "TensorParameter"]
@@ -134,17 +134,13 @@ class Nodes:
         Python number takes the type of the other operand. Raises ``CompileError`` for any other value."""
         if isinstance(value, Node):
             return value
-        if isinstance(value, np.generic):
-            scalar = next((each for each in DTYPES if each.dtype == value.dtype), None)
-            if scalar is not None:
-                return self.constant(value.item(), scalar)
-            if (narrow := of_narrow_scalar(value)) is not None:
-                return self.constant(float(value), narrow)
+        if isinstance(value, np.generic) and (scalar := of_dtype(value.dtype)) in DTYPES:
+            return self.constant(value.item(), scalar)
         if isinstance(value, bool | int | float):
             kind = type(value) if type(value) in (bool, int, float) else int
             if kind is int and not -(2**63) <= value < 2**64:
                 self.refuse(f"{written(value)} does not fit 64 bits")
-            return self.constant(value, U64 if kind is int and value >= 2**63 else default_of(kind), kind)
+            return self.constant(value, U64 if kind is int and value >= 2**63 else OF_PYTHON[kind], kind)
         if isinstance(value, TensorParameter):
             hint = "gather reads its elements" if value.is_target else f"{value.name}.load(…) is one of its tiles"
             self.refuse(f"{what} takes tiles, and {value.name} is a whole {value.kind}; {hint}")
@@ -158,7 +154,7 @@ class Nodes:
             return value
         if value.op == "constant" and value.weak is not None:
             if dtype.kind in "iu" and value.weak is not float:
-                low, high = limits(dtype)
+                low, high = dtype.limits
                 if not low <= value.detail <= high:
                     self.refuse(f"{value.detail} does not fit {dtype.name}, which holds {low} to {high}")
             return self.constant(value.detail, dtype)
@@ -243,7 +239,7 @@ class Nodes:
 
     def dtype(self, value: Any) -> ScalarType:
         """Returns a dtype argument as a scalar type. Raises ``CompileError`` for any other value."""
-        kind = {bool: BOOL, int: I64, float: F64}.get(value, value) if isinstance(value, type) else value
+        kind = OF_PYTHON.get(value, value) if isinstance(value, type) else value
         if not isinstance(kind, ScalarType) or kind not in DTYPES:
             self.refuse(f"a dtype is one of {' '.join(each.name for each in DTYPES)}, not {self.shown(value)}")
         return kind

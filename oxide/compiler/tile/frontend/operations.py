@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, F32, F64, I64, U64, limits
+from oxide.compiler.tile.numbers import BOOL, F32, F64, I64, U64
 from oxide.messages import written
 
 from .nodes import Nodes
@@ -27,7 +27,7 @@ def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
     for this, other in (sides, sides[::-1]):
         number = this.detail if isinstance(this, Node) and this.op == "constant" and this.weak is int else this
         if type(number) is int and isinstance(other, Node) and other.dtype.kind in "iu":
-            low, high = limits(other.dtype)
+            low, high = other.dtype.limits
             if not low <= number <= high:  # all elements are on one side of it
                 holds = COMPARISONS[op](number, 0) if this is sides[0] else COMPARISONS[op](0, number)
                 return build.broadcast(build.constant(holds, BOOL), other.shape)

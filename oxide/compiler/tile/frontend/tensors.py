@@ -7,14 +7,12 @@ from typing import Any, final
 
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.numbers import BOOL, I64
+from oxide.language.types import ATOMIC
 
 from .nodes import Nodes, TensorParameter
 
-_INTEGERS = ("i32", "i64", "u32", "u64")
-_NUMBERS = (*_INTEGERS, "f32", "f64")
-_ATOMIC = {"atomic_add": (*_NUMBERS, "f16", "bf16"), "atomic_max": _NUMBERS, "atomic_min": _NUMBERS}
-"""Maps an atomic operation to the types of elements that it can change. Atomic operations that are not listed can
-change only integers."""
+_FAMILIES = {"atomic_add": "add", "atomic_max": "order", "atomic_min": "order"}
+"""The families of atomic operations. The operations that are not listed are of the family ``bits``."""
 
 
 @final
@@ -143,7 +141,7 @@ def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mas
         build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
     if tensor.tile is None and not tensor.is_target:
         build.refuse(f"{tensor.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Target")
-    kinds = _ATOMIC.get(name, _INTEGERS)
+    kinds = [each.name for each in ATOMIC.values() if _FAMILIES.get(name, "bits") in each.atomics]
     if name != "scatter" and tensor.scalar.name not in kinds:
         build.refuse(f"{name} changes elements of {' '.join(kinds)}, and {tensor.name} has {tensor.scalar.name}")
     places, test, shape = _places(build, name, tensor, indices, mask)

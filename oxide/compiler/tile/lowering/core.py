@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Cell, Node
 from oxide.compiler.tile.layouts import Layout, Plan
@@ -221,7 +220,7 @@ class Lowering:
         if op == "parameter":
             _, kind = self.scalars[node.detail]
             name = f"%{node.detail}"
-            return name if kind == llvm_type(node.dtype) else arithmetic.widened(code, name, node.dtype)
+            return name if kind == node.dtype.register_type else arithmetic.widened(code, name, node.dtype)
         if op == "length":
             return f"%{node.detail[0]}.{node.detail[1] + 1}"
         if op in ("program_id", "num_programs"):
@@ -370,18 +369,18 @@ class Lowering:
 
     def load_register(self, held: Held, slot: int) -> str:
         """Reads a register."""
-        kind = llvm_type(held.scalar)
+        kind = held.scalar.register_type
         return self.code.new(f"load {kind}, ptr {self.code.at(kind, held.address, str(slot))}")
 
     def store_register(self, held: Held, slot: int, value: str) -> None:
         """Writes a register."""
-        kind = llvm_type(held.scalar)
+        kind = held.scalar.register_type
         self.code.emit(f"store {kind} {value}, ptr {self.code.at(kind, held.address, str(slot))}")
 
     def held(self, scalar: ScalarType, layout: Layout, *, rows: bool) -> Held:
         """Returns new registers for a tile, or, with ``rows``, for one element of each row of the layout."""
         count = layout.row_slots if rows else layout.row_slots * layout.column_slots
-        return Held(self.code.variable(f"[{count} x {llvm_type(scalar)}]", "held"), scalar, layout, rows)
+        return Held(self.code.variable(f"[{count} x {scalar.register_type}]", "held"), scalar, layout, rows)
 
     # Loops
 
@@ -466,7 +465,7 @@ class Lowering:
 
 def held_type(scalar: ScalarType) -> str:
     """Returns the type of an element in a buffer: i8 for a bool, else the type of a value in registers."""
-    return "i8" if scalar is BOOL else llvm_type(scalar)
+    return "i8" if scalar is BOOL else scalar.register_type
 
 
 def size_of(kind: str) -> int:

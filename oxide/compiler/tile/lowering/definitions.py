@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import source_of
 
@@ -69,7 +68,7 @@ def _read_variable(low: Lowering, node: Node) -> None:
     elif isinstance(place, Held):
         low.registers[node] = place
     else:
-        low.values[node] = low.code.new(f"load {llvm_type(node.dtype)}, ptr {place}")
+        low.values[node] = low.code.new(f"load {node.dtype.register_type}, ptr {place}")
 
 
 def _is_kept(low: Lowering, node: Node) -> bool:

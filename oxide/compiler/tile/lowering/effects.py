@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
 from oxide.compiler.tile.layouts import nodes_of, written_by
@@ -220,7 +219,7 @@ def _line(low: Lowering, text: str, items: list[tuple[str, str, str]]) -> None:
 
 def _declare(low: Lowering, cell: Cell) -> None:
     if not cell.shape:
-        low.cells[cell] = low.code.variable(llvm_type(cell.dtype), "cell")
+        low.cells[cell] = low.code.variable(cell.dtype.register_type, "cell")
         return
     rows = low.plan.row_layout(cell.shape[0]) if len(cell.shape) == 1 else None
     layout = rows or low.plan.tile(cell.shape)
@@ -251,7 +250,7 @@ def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) 
             low.keep(value)
     scalars = [(cell, low.scalar(value)) for cell, value in pairs if not cell.shape]
     for cell, found in scalars:
-        code.emit(f"store {llvm_type(cell.dtype)} {found}, ptr {low.cells[cell]}")
+        code.emit(f"store {cell.dtype.register_type} {found}, ptr {low.cells[cell]}")
     copied = [(cell, value) for cell, value in plain if low.buffers.get(value) is not low.cells[cell]]
     # A value that lies in the buffer of a variable which is written before it is read is copied first.
     written: set[int] = set()

@@ -4,7 +4,6 @@ Threads compare their extremes by shuffles, and through shared memory if several
 from __future__ import annotations
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
@@ -18,7 +17,7 @@ Place = tuple[str, str]
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
     """Finds, for each row, the index of the row's first extreme element, or of the row's first NaN if there is one."""
     code, (source,) = low.code, node.inputs
-    kind = llvm_type(source.dtype)
+    kind = source.dtype.register_type
     best = code.variable(f"[{layout.row_slots} x {kind}]", "best")
     place = code.variable(f"[{layout.row_slots} x i32]", "place")
     at_best = [code.at(kind, best, str(i)) for i in range(layout.row_slots)]
@@ -60,7 +59,7 @@ def _better(low: Lowering, node: Node, one: Place, two: Place) -> Place:
     """Returns the more extreme of two elements. Of equal elements, returns the one with the smaller index. A NaN is
     more extreme than any number."""
     code, scalar = low.code, node.inputs[0].dtype
-    kind = llvm_type(scalar)
+    kind = scalar.register_type
     test = "gt" if node.op == "argmax" else "lt"
     beyond = arithmetic.apply(code, test, scalar, [two[0], one[0]])
     equal = arithmetic.apply(code, "eq", scalar, [one[0], two[0]])

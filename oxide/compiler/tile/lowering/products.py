@@ -8,7 +8,6 @@ right operand, and one number from each row of the left operand.
 from __future__ import annotations
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
 
 from . import tensor_cores
@@ -55,7 +54,7 @@ def is_in_place(low: Lowering, node: Node) -> bool:
 
 def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
     """Returns a buffer with an operand, converted to the accumulator's type."""
-    if operand.dtype is node.dtype or llvm_type(operand.dtype) == llvm_type(node.dtype):
+    if operand.dtype is node.dtype or operand.dtype.register_type == node.dtype.register_type:
         kept = low.keep(operand)
         if kept.shape == operand.shape:  # a sorted tile's buffer has a power of two in each row
             return kept
@@ -83,7 +82,7 @@ def _multiplied(low: Lowering, node: Node, one: str, two: str, so_far: str, kind
 def _by_threads(low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer) -> None:
     """Emits a loop in which each thread computes one element at a time."""
     code, depth = low.code, node.inputs[0].shape[1]
-    kind = llvm_type(node.dtype)
+    kind = node.dtype.register_type
     variable = code.variable(kind, "total")
 
     def element(index: Index) -> None:
@@ -104,7 +103,7 @@ def _by_vectors(low: Lowering, node: Node, left: Buffer, right: Buffer, total: B
     """Emits the CPU's micro-kernel for the part of the result that divides into whole blocks. The remainder gets
     smaller blocks."""
     rows, columns = node.shape
-    kind = llvm_type(node.dtype)
+    kind = node.dtype.register_type
     wide = _VECTOR_BYTES // size_of(kind)
     done = 0
     for width, count in ((wide, _VECTORS), (wide, 1), (1, 1)):
@@ -127,7 +126,7 @@ def _blocks(
     code, depth = low.code, node.inputs[0].shape[1]
     first_row, height, many = down
     first_column, width, count, some = across
-    plain = llvm_type(node.dtype)
+    plain = node.dtype.register_type
     kind = plain if width == 1 else f"<{width} x {plain}>"
     columns = node.shape[1]
     align = {"float": 4, "double": 8}.get(plain) or int(plain[1:]) // 8

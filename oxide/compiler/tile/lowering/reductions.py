@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, F32, limits
+from oxide.compiler.tile.numbers import BOOL, F32
 from oxide.language.types import ScalarType
 
 from . import extremes, registers
@@ -19,21 +18,21 @@ _WARP = 32
 
 def accumulated(scalar: ScalarType) -> ScalarType:
     """Returns the type that a sum is accumulated in."""
-    return F32 if scalar.name in arithmetic.NARROW else scalar
+    return F32 if scalar.precision else scalar
 
 
 def least(scalar: ScalarType) -> Any:
     """Returns the least number of a type."""
     if scalar.kind == "f":
         return -math.inf
-    return False if scalar.kind == "b" else limits(scalar)[0]
+    return False if scalar.kind == "b" else scalar.limits[0]
 
 
 def greatest(scalar: ScalarType) -> Any:
     """Returns the greatest number of a type."""
     if scalar.kind == "f":
         return math.inf
-    return True if scalar.kind == "b" else limits(scalar)[1]
+    return True if scalar.kind == "b" else scalar.limits[1]
 
 
 def reduce(low: Lowering, node: Node) -> None:
@@ -50,7 +49,7 @@ class _Reduction:
         self.axes: tuple[int, ...] = node.detail
         self.wide = accumulated(node.dtype)
         self.first = arithmetic.constant(_in_range(identity, self.wide), self.wide)
-        self.kind = llvm_type(self.wide)
+        self.kind = self.wide.register_type
         self.taken = tuple(self.source.shape[axis] for axis in self.axes)
 
     def emit(self) -> None:
@@ -154,7 +153,7 @@ def arg(low: Lowering, node: Node) -> None:
     test = "gt" if node.op == "argmax" else "lt"
     code, (source,) = low.code, node.inputs
     axis: int = node.detail
-    kind = llvm_type(source.dtype)
+    kind = source.dtype.register_type
     layout = low.plan.tile(source.shape)
     if low.threads > 1 and layout is not None and axis == len(source.shape) - 1:
         extremes.arg(low, node, layout)
@@ -196,7 +195,7 @@ def cumsum(low: Lowering, node: Node) -> None:
     code, (source,) = low.code, node.inputs
     axis: int = node.detail
     wide = accumulated(node.dtype)
-    kind = llvm_type(wide)
+    kind = wide.register_type
     low.put_in_buffers([source])
     buffer = low.buffers[node] = low.buffer(node.dtype, node.shape)
     total = code.variable(kind, "total")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import memory_type
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
@@ -211,7 +210,7 @@ def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) ->
     bases, _ = low.tiles[node]
     code = low.code
     at = address_of(low, tensor, bases, (*outer, columns[0]))
-    kind, size = memory_type(tensor.scalar), tensor.scalar.dtype.itemsize
+    kind, size = tensor.scalar.memory_type, tensor.scalar.dtype.itemsize
     most = max(1, min(count, 16 // size))
     for first in range(0, count, most):
         at_first = at if first == 0 else code.at(kind, at, str(first))
@@ -370,7 +369,7 @@ def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
 def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, bases: list[str], whole: str) -> None:
     """Stores a tile from registers. Neighbouring elements of a thread are stored as one vector."""
     code, scalar = low.code, tensor.scalar
-    kind, size = memory_type(scalar), scalar.dtype.itemsize
+    kind, size = scalar.memory_type, scalar.dtype.itemsize
     lines = (_Lines if low.meeting is None else _WarpLines).of(low, tensor, layout, value.shape, bases)
     count = max(1, min(layout.vector, 16 // size))
     pending: list[str] = []

@@ -10,7 +10,6 @@ length. The comparison therefore puts them last, whatever their values.
 from __future__ import annotations
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.numbers import I32
 
@@ -63,7 +62,7 @@ def _keep_the_first(low: Lowering, node: Node, axis: int, descending: bool) -> N
     """Finds the elements that come first in the order, without sorting the others."""
     code, (source,) = low.code, node.inputs
     length, kept = source.shape[axis], node.shape[axis]
-    kind, zero = llvm_type(node.dtype), arithmetic.constant(0, node.dtype)
+    kind, zero = node.dtype.register_type, arithmetic.constant(0, node.dtype)
     values, order = low.buffer(node.dtype, node.shape), low.buffer(I32, node.shape)
     passing = code.variable(kind, "passing"), code.variable("i32", "place")
 
@@ -141,7 +140,7 @@ def _exchange(
     bit = code.new(f"and i64 {first}, {size}")
     upward = code.new(f"icmp eq i64 {bit}, 0")
     swap = code.new(f"select i1 {upward}, i1 {swap_up}, i1 {swap_down}")
-    kind = llvm_type(node.dtype)
+    kind = node.dtype.register_type
     for place, mine, other in ((one, (a, i), (b, j)), (two, (b, j), (a, i))):
         low.store(values, place, code.new(f"select i1 {swap}, {kind} {other[0]}, {kind} {mine[0]}"))
         low.store(order, place, code.new(f"select i1 {swap}, i32 {other[1]}, i32 {mine[1]}"))
@@ -155,7 +154,7 @@ def _order(low: Lowering, node: Node, a: str, b: str, descending: bool) -> tuple
     less = arithmetic.apply(code, "lt", scalar, [left, right])
     equal = arithmetic.apply(code, "eq", scalar, [a, b])
     if scalar.kind == "f":
-        kind = llvm_type(scalar)
+        kind = scalar.register_type
         left_nan, right_nan = (code.new(f"fcmp uno {kind} {each}, {each}") for each in (left, right))
         number = code.new(f"xor i1 {left_nan}, true")
         below = code.new(f"and i1 {number}, {right_nan}")

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from oxide.compiler.source.fragment_layouts import DEPTHS
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type, memory_type
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout, Product, source_of
@@ -80,7 +79,7 @@ class Operand:
         row, column = index
         part = code.new(f"udiv i64 {column}, {each}")
         within = code.new(f"urem i64 {column}, {each}")
-        return code.at(memory_type(self.scalar), self.part(low, row, part, base), within)
+        return code.at(self.scalar.memory_type, self.part(low, row, part, base), within)
 
 
 def new_operand(low: Lowering, scalar: ScalarType, shape: tuple[int, ...], stages: int = 1) -> Operand:
@@ -122,7 +121,7 @@ def is_copied(load: Node) -> bool:
 
 
 def _compute(low: Lowering, node: Node, operand: Operand) -> None:
-    scalar, kind = operand.scalar, memory_type(operand.scalar)
+    scalar, kind = operand.scalar, operand.scalar.memory_type
 
     def put(index: Index) -> None:
         bits = arithmetic.stored(low.code, low.element(node, index), scalar)
@@ -170,7 +169,7 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
 def move(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, bases: list[str]) -> None:
     """Moves a tile whose first element is at ``bases`` into an operand, element by element."""
     code, lengths = low.code, lengths_of(tensor)
-    kind = memory_type(tensor.scalar)
+    kind = tensor.scalar.memory_type
     count = operand.rows * operand.columns
     with code.counted(count, low.tid, low.threads, rolled=True) as linear, low.forgetting():
         row, column = low.unflattened(linear, (operand.rows, operand.columns))
@@ -211,7 +210,7 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
     left, right, acc = node.inputs
     words = _left_in_registers(low, left, product) if product.left_in_registers else ""
     right_turned, right_source = source_of(right)
-    transposes = product.operand not in ("f16", "bf16")  # only 16-bit elements are transposed on the way to registers
+    transposes = BITS[product.operand] != 16  # only 16-bit elements are transposed on the way to registers
     if transposes and not right_turned:
         right_turned, right_source = True, _transposed(low, right)
     two = stage(low, right_source)
@@ -274,7 +273,7 @@ def _left_in_registers(low: Lowering, left: Node, product: Product) -> str:
     """Converts a left operand in registers to the words that ``mma`` takes, and returns the address of the words."""
     layout = low.plan.layouts[left.shape]
     code, steps = low.code, left.shape[1] // 16
-    source = left.inputs[0] if left.op == "cast" and llvm_type(left.inputs[0].dtype) == "float" else left
+    source = left.inputs[0] if left.op == "cast" and left.inputs[0].dtype.register_type == "float" else left
     words = code.variable(f"[{layout.row_slots // 2 * steps * 4} x i32]", "words")
     before: list[str] = []
 
@@ -352,7 +351,7 @@ def _by_warps(
     b_words = code.variable(f"[{2 * tiles} x i32]", "b")
     parts = step * two.size // PART  # the parts of a row that one instruction multiplies
     name = f"oxide.tensor.mma.m16n8k{step}.{node.dtype.name}.{kind}.{kind}.{node.dtype.name}"
-    sum_kind = llvm_type(node.dtype)
+    sum_kind = node.dtype.register_type
     for number in range(depth // step):
         part = number * parts
         for repeat in range(repeats if one is not None else 0):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.arithmetic import llvm_type, memory_type
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.language.types import ScalarType
@@ -83,7 +82,7 @@ def masked(
             inside(address_of(low, tensor, bases, index))
         return ""
     other = outside()
-    return code.either(llvm_type(tensor.scalar), test, lambda: inside(address_of(low, tensor, bases, index)), other)
+    return code.either(tensor.scalar.register_type, test, lambda: inside(address_of(low, tensor, bases, index)), other)
 
 
 def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index) -> str:
@@ -93,7 +92,7 @@ def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: 
     first, step = low.steps.get(index[-1], (index[-1], 0))
     places = [code.add(base, i) for base, i in zip(bases, (*index[:-1], first), strict=True)]
     at = address(low, tensor, places)
-    return code.at(memory_type(tensor.scalar), at, str(step)) if step else at
+    return code.at(tensor.scalar.memory_type, at, str(step)) if step else at
 
 
 def address(low: Lowering, tensor: TensorParameter, places: list[str]) -> str:
@@ -101,19 +100,19 @@ def address(low: Lowering, tensor: TensorParameter, places: list[str]) -> str:
     code, linear = low.code, places[0]
     for place, length in zip(places[1:], lengths_of(tensor)[1:], strict=True):
         linear = code.add(code.times(linear, length), place)
-    return code.at(memory_type(tensor.scalar), f"%{tensor.name}.0", linear)
+    return code.at(tensor.scalar.memory_type, f"%{tensor.name}.0", linear)
 
 
 def read(low: Lowering, scalar: ScalarType, address: str) -> str:
     """Reads an element of global memory."""
-    bits = low.code.new(f"load {memory_type(scalar)}, ptr {address}, align {scalar.dtype.itemsize}")
+    bits = low.code.new(f"load {scalar.memory_type}, ptr {address}, align {scalar.dtype.itemsize}")
     return arithmetic.widened(low.code, bits, scalar)
 
 
 def write(low: Lowering, scalar: ScalarType, address: str, value: str) -> None:
     """Writes an element of global memory."""
     bits = arithmetic.stored(low.code, value, scalar)
-    low.code.emit(f"store {memory_type(scalar)} {bits}, ptr {address}, align {scalar.dtype.itemsize}")
+    low.code.emit(f"store {scalar.memory_type} {bits}, ptr {address}, align {scalar.dtype.itemsize}")
 
 
 def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
@@ -188,7 +187,7 @@ def gathered(low: Lowering, node: Node, index: Index) -> str:
     there, places = _checked(low, node, index)
     padding = low.element(node.inputs[-1], ())
     return low.code.either(
-        llvm_type(tensor.scalar), there, lambda: read(low, tensor.scalar, address(low, tensor, places)), padding
+        tensor.scalar.register_type, there, lambda: read(low, tensor.scalar, address(low, tensor, places)), padding
     )
 
 
@@ -205,7 +204,7 @@ def scatter(low: Lowering, node: Node) -> None:
             if node.op == "scatter":
                 write(low, tensor.scalar, at, found)
             else:
-                scalar, kind = tensor.scalar, memory_type(tensor.scalar)
+                scalar, kind = tensor.scalar, tensor.scalar.memory_type
                 letter = scalar.name if scalar.kind == "f" else f"i{8 * scalar.dtype.itemsize}"
                 how = node.op.removeprefix("atomic_")
                 if scalar.kind == "f" or (scalar.kind == "u" and how in ("max", "min")):
