@@ -203,7 +203,7 @@ class Event:
         if found.is_default:
             for other in _streams_of(target.device)[1:]:
                 target.join(other)
-        self._recorded = target.record_event()
+        self._recorded, self._device = target.record_event(), target.device
 
     def query(self) -> bool:
         """Returns whether the device has passed the recorded point. An event that was not recorded counts as passed."""
@@ -214,7 +214,7 @@ class Event:
         have run, on any stream of the device."""
         if self._recorded is not None:
             self._recorded.synchronize()
-            raise_errors(self._recorded._device)
+            raise_errors(self._device)
 
     def wait(self, stream: Any = 0) -> None:
         """Makes later work of the stream wait until the device has passed the recorded point."""

@@ -36,8 +36,7 @@ from oxide.errors import ArgumentError
 from oxide.host_arrays import upload_of
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.launching.binding import Held, words_for
 from oxide.runtime.launching.untyped import check_argument
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec

@@ -35,8 +35,8 @@ from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
+from oxide.runtime.device.memory import DeviceBox, Partition
+from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of

@@ -33,8 +33,7 @@ from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.operation import DeviceOperation

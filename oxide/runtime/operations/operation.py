@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     from oxide.pictures import Picture
     from oxide.runtime.device.arc import Arc
-    from oxide.runtime.device.memory import DeviceBox
-    from oxide.runtime.device.partition import Partition
-    from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.runtime import Device, Runtime
+    from oxide.runtime.device.memory import DeviceBox, Partition
+    from oxide.runtime.device.runtime import Device, Runtime, SchedulingPolicy
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES, provided
 from oxide.errors import GraphError, LaunchError
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import add_note_once, identity
-from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 from oxide.runtime.submission.stops import PlanEnds, Unknown
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Ranges,
         StreamHandle,
     )
-    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.allocation import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.memory import Allocation, DeviceBox
+    from oxide.runtime.device.allocation import Allocation
+    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.timeline import Timeline
     from oxide.runtime.submission.submission import ExecutionContext
 
