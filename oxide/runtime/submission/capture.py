@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream
-    from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ class LaunchHook:
         """Called when the graph is made. The hook may destroy the graph, if it refuses all launches from then on."""
 
     @abstractmethod
-    def __call__(self, context: ExecutionContext) -> None:
+    def __call__(self, context: Any) -> None:
         """Called before the graph is launched."""
 
     @abstractmethod
@@ -91,7 +90,7 @@ class Recording:
         stream: Stream,
         *,
         allocates: bool,
-        outer: ExecutionContext | None = None,
+        outer: Any = None,
         of_run: bool = False,
         rehearses: bool = False,
         explains: bool = False,
@@ -105,7 +104,7 @@ class Recording:
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
-        self.at_launch: list[Callable[[ExecutionContext], None]] = []
+        self.at_launch: list[Callable[[Any], None]] = []
         # The memory that each function of ``at_launch`` uploads to; None for a function that uploads nothing.
         self.uploads: list[Allocation | None] = []
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
@@ -265,7 +264,7 @@ class Recording:
             raise NotRecordable
         raise kind(message)
 
-    def needs_data(self, context: ExecutionContext, stage: str) -> NoReturn:
+    def needs_data(self, context: Any, stage: str) -> NoReturn:
         """Refuses a function of the program that would see the data of recorded copies; ``stage`` describes it. In the
         recording of a run, has the recorded part submitted instead."""
         if self.outer is not None:

@@ -302,7 +302,8 @@ class ExecutionContext(core.ExecutionContext):
             if outer is None:
                 return _WORD.pack(self.recording.fault_address(specialization, self.place))
             outer.place = self.place
-            return outer.fault_word(specialization)
+            word: bytes = outer.fault_word(specialization)
+            return word
         if self.lender is not None and self.lender.report is not None:
             return self.lender.report.word(specialization)
         report = self._report
