@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .types import SCALARS, ScalarType
+from .types import REGISTERED, SCALARS, ScalarType, of_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,3 +122,10 @@ def _singles(given: NDArray[Any]) -> NDArray[Any]:
     odd_bits = (bits - (np.abs(back) > np.abs(wide))) | np.uint32(1)
     chosen: NDArray[Any] = np.where(inexact, odd_bits, bits).astype(np.uint32).view(np.float32)
     return chosen
+
+
+def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Converts numbers to an array of ``dtype``. Each result is that of the same conversion in a kernel."""
+    if dtype.isbuiltin == REGISTERED and (scalar := of_dtype(dtype)) is not None:
+        return narrowed(values, scalar.name, dtype)
+    return np.asarray(values).astype(dtype)

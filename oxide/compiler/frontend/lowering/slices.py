@@ -198,9 +198,7 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
         if not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
             return None
-        from .tiles import GetTile
-
-        return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
+        return types.BoundFunction(GET_MUT[bool(kind.tile)], kind)
 
     def resolve_scatter(self, kind: Any) -> Any:
         if not kind.mutable:
@@ -271,6 +269,10 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
         if not takes_thread_index(f"{self.this.parameter}.get_mut", args, kws):
             return None
         return signature(RefType(self.this.dtype), *args, recvr=self.this)
+
+
+GET_MUT: dict[bool, Any] = {False: GetMut}
+"""The types of ``get_mut``, by whether the slice has tiles: ``tiles.py`` adds that of tiles."""
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:

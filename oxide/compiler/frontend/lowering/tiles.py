@@ -28,6 +28,7 @@ from oxide.compiler.signature.signature import alignment_of
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
+    GET_MUT,
     SliceType,
     axes_in_bounds,
     axis_sites,
@@ -85,6 +86,9 @@ class GetTile(AbstractTemplate):  # type: ignore[misc]
             return None
         kind = TileRefType(output.dtype, output.tile, output.parameter, self.partial)
         return signature(kind, *args, recvr=output)
+
+
+GET_MUT[True] = GetTile
 
 
 class GetRemainder(GetTile):
