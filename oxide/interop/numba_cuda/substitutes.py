@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from oxide.interop.numba_cuda import arrays, devices
+from oxide.interop.numba_cuda import arrays, current_device, devices
 from oxide.interop.numba_cuda.unserved import unserved
 
 
@@ -121,8 +121,8 @@ CUDADRV: dict[str, dict[str, Any]] = {
         "reset": devices.close,
     },
     "driver": {
-        "CudaAPIError": devices.CudaAPIError,
-        "CudaDriverError": devices.CudaDriverError,
+        "CudaAPIError": current_device.CudaAPIError,
+        "CudaDriverError": current_device.CudaDriverError,
         "driver": devices.driver,
         "get_version": devices.driver.get_version,
         "set_memory_manager": unserved("set_memory_manager"),

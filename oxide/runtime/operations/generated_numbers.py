@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.core import new_box
-from oxide.language.narrow import converted
-from oxide.language.types import as_dtype, f32, is_float
+from oxide.language.types import as_dtype, converted, f32, is_float
 from oxide.locks import new_lock, unheld
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import announce_numbers
