@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from oxide.compiler.signature.signature import Closed, Declared
+from oxide.compiler.signature.annotations import Declared
+from oxide.compiler.signature.signature import Closed
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 
 from .options import APART, Options

@@ -15,14 +15,8 @@ from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast
 
-from oxide.compiler.signature.signature import (
-    Closed,
-    Declared,
-    NumbaParameter,
-    UntypedParameter,
-    default_values,
-    parse_parameters,
-)
+from oxide.compiler.signature.annotations import Declared, default_values, parse_parameters
+from oxide.compiler.signature.signature import Closed, NumbaParameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.compiler.source.text import keep_text
 from oxide.driver.base import Dim3, KernelResources

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.annotations import Declared
 from oxide.compiler.signature.device_function import is_function
-from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter, UntypedParameter
 from oxide.errors import ArgumentError
 from oxide.host_arrays import upload_of
 from oxide.messages import written

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.options import wants_lines
+from oxide.compiler.signature.annotations import Names, default_values
 from oxide.compiler.signature.closures import exactly
-from oxide.compiler.signature.signature import Names, default_values
 from oxide.compiler.source.source import located, parameter_line
 from oxide.compiler.source.text import keep_text
 from oxide.compiler.specialization import Specialization
