@@ -9,15 +9,10 @@ and the memory is freed, as for a box. If a program converts a pointer to a numb
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
+from typing import Any, NoReturn, SupportsIndex, final
 
 from oxide.messages import byte_count, written
 from oxide.runtime.device.allocation import Allocation, Known
-
-if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
-
-_WHAT = "DeviceBox.from_raw_parts"
 
 
 @final
@@ -29,17 +24,14 @@ class DevicePointer:
     address for other libraries, which must order their own work.
     """
 
-    __slots__ = ("_allocation", "_known", "_offset")
+    __slots__ = ("_allocation", "_known", "_offset", "device")
 
     def __init__(self, allocation: Allocation, offset: int = 0, known: Known | None = None) -> None:
         self._allocation = allocation
+        self.device = allocation.device
+        """The device whose memory the pointer points to."""
         self._offset = offset
         self._known = known
-
-    @property
-    def device(self) -> Device:
-        """Returns the device whose memory the pointer points to."""
-        return self._allocation.device
 
     @property
     def nbytes(self) -> int:
