@@ -341,7 +341,7 @@ def summary(seconds: list[float]) -> list[float]:
 
 def report(figures: dict[str, Any]) -> list[str]:
     """Returns the figures as lines."""
-    lines = [f"{figures['ranks']} ranks on {figures['device']}, {figures['form']}"]
+    lines = [f"{figures['ranks']} ranks on {figures['device']}, the core in {figures['core']}"]
     share = 2 * (figures["ranks"] - 1) / figures["ranks"]
     for nbytes, times in figures["all_reduce"].items():
         shown = [f"{name} {share * int(nbytes) / each[0] / 1e3:.1f}" for name, each in times.items()]

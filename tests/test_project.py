@@ -46,6 +46,7 @@ WITH_ERRORS = {
 COMPILER = (
     "source",
     "signature",
+    "primitives",
     "ir",
     "check",
     "frontend",
@@ -87,9 +88,13 @@ CIRCLE = {
     )
 }
 # Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
-SHARED_NAMES = set(
-    ["arrays", "atomic", "barriers", "captured", "clock", "cluster", "code", "conditional", "cooperative_launch", "copies", "core", "debug", "driver", "errors", "fragments", "graph", "half", "host_memory", "lines", "mma", "nodes", "numbers", "primitives", "products", "ranges", "shaped", "shared", "shared_tiles", "slices", "source", "streams", "tensors", "text", "thread", "tile", "tile_copies", "tiles", "timeline", "types", "unroll", "vectors", "views", "warp", "wgmma", "words"]
-)
+SHARED_NAMES = {
+    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "code", "conditional",
+    "cooperative_launch", "copies", "core", "debug", "driver", "errors", "fragments", "graph", "half",
+    "host_memory", "lines", "mma", "nodes", "numbers", "primitives", "products", "ranges", "shaped", "shared",
+    "shared_tiles", "slices", "source", "streams", "tensors", "text", "thread", "tile", "tile_copies",
+    "tiles", "timeline", "types", "unroll", "vectors", "views", "warp", "wgmma", "words",
+}  # fmt: skip
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 
 

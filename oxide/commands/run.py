@@ -16,7 +16,6 @@ from oxide.commands.running import (
     File,
     checked_program,
     with_device,
-    with_number,
     with_sanitizer,
 )
 
@@ -55,7 +54,10 @@ def run(
     program = checked_program("run", file, arguments, as_module)
     environment: dict[str, str] = {}
     with_sanitizer("run", sanitize, environment)
-    with_number("run", "--seed", seed, "OXIDE_SEED", environment)
+    if seed is not None:
+        if seed < 0:
+            refuse("run", f"--seed {seed}: give a whole number of 0 or more")
+        environment["OXIDE_SEED"] = str(seed)
     if interpret:
         environment["OXIDE_INTERPRET"] = "1"
     if environment:

@@ -209,8 +209,6 @@ class Kernel(Generic[Operation, Result]):
         self._tuner: Tuning[Operation, Result] | None = None
         if launches is not None and configs:
             self._unconfigured = self._tuner = launches.tuner(self, configs)
-        self.redirected: Callable[[Any, object | None], Launcher[Operation]] | None = None
-        """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -233,8 +231,6 @@ class Kernel(Generic[Operation, Result]):
         if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
         try:
-            if self.redirected is not None:
-                return self.redirected(self, config)
             return launches.configured(self, config)
         except LaunchError as error:
             drop_frames(error)
@@ -294,7 +290,7 @@ class Kernel(Generic[Operation, Result]):
         found.description = description
         found.launches = None if self.launches is None else self.launches.again()
         found._lock, found._specializations, found.only = new_lock(), {}, None
-        found._unconfigured = found.redirected = found._tuner = found._interpreted = None
+        found._unconfigured = found._tuner = found._interpreted = None
         return found
 
     def options(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
@@ -90,16 +90,20 @@ class Call:
     submissions: list[Callable[[int], Ranges]] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.form, self.dtype = FORMS[self.kind], self.inputs[0].dtype
-        self.text = f"{self.kind} of {'x'.join(map(str, self.inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
-        if self.form.reduces:
-            self.text += f", {self.reduction}"
-        if self.form.rooted:
-            self.text += f" from rank {self.root}"
+        first = self.inputs[0]
+        self.form, self.dtype = FORMS[self.kind], first.dtype
+        self.text = _text_of(self.kind, first.shape, first.dtype, self.reduction, self.root)
 
     def transfer_text(self, source: int, destination: int) -> str:
         """Returns the text of one transfer, which both of its ranks send."""
         return f"transfer of {self.count} {name_of(self.dtype)} from rank {source} to rank {destination}"
+
+
+@lru_cache
+def _text_of(kind: Kind, shape: tuple[int, ...], dtype: np.dtype[Any], reduction: Reduction, root: int) -> str:
+    form = FORMS[kind]
+    ending = f", {reduction}" if form.reduces else f" from rank {root}" if form.rooted else ""
+    return f"{kind} of {'x'.join(map(str, shape)) or 'scalar'} {name_of(dtype)}{ending}"
 
 
 class Plane(Protocol):

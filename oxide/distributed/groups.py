@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
@@ -284,9 +283,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
     def __reduce__(self) -> NoReturn:
@@ -319,19 +316,18 @@ class Group:
         context.watch_faults([report])
         if context.visible is not None:
             context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
-        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
         uses = call.uses
         if uses is None:
             uses = call.uses = self._uses(call)
         with context.submission_lock:
             submitted = False
-            for each, (reads, writes) in zip(lead, uses, strict=True):
+            for each, (reads, writes) in zip(contexts, uses, strict=False):  # the lead's alone on CPU devices
                 each.begin(reads, writes)
             try:
                 self._plane.submit(contexts, call, report)
                 submitted = True
             finally:
-                for each, (reads, writes) in zip(lead, uses, strict=True):
+                for each, (reads, writes) in zip(contexts, uses, strict=False):
                     each.end(reads, writes, submitted=submitted)
 
     def _uses(self, call: Call) -> list[tuple[list[Allocation], list[Allocation]]]:
@@ -368,6 +364,7 @@ class Collective(OfArguments[Any]):
                 box.consume()  # even if another argument is then refused
         self._group = group
         self._kind: Kind = kind
+        self._called = kind
         self._form = FORMS[kind]
         self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
@@ -386,9 +383,6 @@ class Collective(OfArguments[Any]):
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
         super().__init__(*boxes)
-
-    def traced_name(self) -> str:
-        return self._kind
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes

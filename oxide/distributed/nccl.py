@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
@@ -30,6 +30,8 @@ from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy as np
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
@@ -98,8 +100,7 @@ class NcclPlane:
         assert context.recording is not None
         captured = partial(self._capture, self._submission(call, 0))
         context.recording.call(call.text, captured, context.timeline.handle)
-        context.recording.at_launch.append(_CapturedCall(self, call))
-        context.recording.uploads.append(None)
+        context.recording.at_launch[_CapturedCall(self, call)] = None
 
     def _capture(self, submission: Callable[[int], Ranges], stream: int) -> Ranges:
         """Submits a collective to a stream that is captured."""
@@ -157,34 +158,39 @@ class NcclPlane:
 
     def _submission(self, call: Call, number: int) -> Callable[[int], Ranges]:
         """Returns the function that submits one rank's part of a call to a stream."""
-        nccl, communicator = self._nccl, self._communicators[number]
+        nccl, communicator, form = self._nccl, self._communicators[number], call.form
         given, output = call.inputs[number].ptr, call.outputs[number].ptr
-        reduction, count = _REDUCTIONS[call.reduction], call.count
-        name = name_of(call.dtype)
-        if name in _FLOATS_OF_COMPLEX:
-            name, count = _FLOATS_OF_COMPLEX[name], 2 * count
-        kind = _TYPES.get(name)
-        if kind is None or not call.form.reduces:  # data that only moves is bytes
-            kind, count = _BYTES, call.count * call.dtype.itemsize
-        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
+        kind, numbers = _elements(call.dtype, form.reduces)
+        count = numbers * call.count
+        if not count:
+            return lambda stream: ()
+        if not form.boxes:
+            further = [_REDUCTIONS[call.reduction]] if form.reduces else [call.root] if form.rooted else []
+            return partial(getattr(nccl, call.kind), given, output, count, kind, *further, communicator)
 
-        def submit(stream: int) -> Ranges:
-            if not count:
-                return ()
-            if not call.form.boxes:
-                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
-            else:
-                nccl.group_start()
-                try:
-                    if call.to >= 0:
-                        nccl.send(given, count, kind, call.to, communicator, stream)
-                    if call.source >= 0:
-                        nccl.recv(output, count, kind, call.source, communicator, stream)
-                finally:
-                    nccl.group_end()
+        def transfer(stream: int) -> Ranges:
+            nccl.group_start()
+            try:
+                if call.to >= 0:
+                    nccl.send(given, count, kind, call.to, communicator, stream)
+                if call.source >= 0:
+                    nccl.recv(output, count, kind, call.source, communicator, stream)
+            finally:
+                nccl.group_end()
             return ()
 
-        return submit
+        return transfer
+
+
+@cache
+def _elements(dtype: np.dtype[Any], reduces: bool) -> tuple[int, int]:
+    """Returns NCCL's type for boxes of a dtype, and how many numbers of it an element is. Data that only moves is
+    bytes."""
+    name, numbers = name_of(dtype), 1
+    if name in _FLOATS_OF_COMPLEX:
+        name, numbers = _FLOATS_OF_COMPLEX[name], 2
+    kind = _TYPES.get(name)
+    return (_BYTES, dtype.itemsize) if kind is None or not reduces else (kind, numbers)
 
 
 def one_process(devices: tuple[Device, ...]) -> NcclPlane:
@@ -337,14 +343,21 @@ class _CapturedCall(LaunchHook):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Arrival:
-    """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
-    deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
+    """A submission that this rank has told other ranks of. By ``deadline`` they must have told the same; ``missing`` is
+    the number of notes of theirs that have not come yet. ``report`` gets the error if the group breaks before."""
 
-    text: str
-    deadline: float
+    watch: _Watch
     report: HostReport
+    deadline: float
+    missing: int = 0
+
+    def check(self) -> CollectiveError | None:
+        """Returns the failure of the group, None if there is none, once the device is past the submission."""
+        if self.missing or self.watch.may_have_failed():
+            return self.watch.look()
+        return None
 
 
 @final
@@ -367,7 +380,7 @@ class _Watch:
         self._boards = boards
         self._look_seconds = look_seconds
         self._lock = new_lock()
-        self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
+        self._mine: dict[int, deque[tuple[str, _Arrival]]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = dict.fromkeys(left, LEFT)  # the last messages of ranks that ended or left
         self._last = "the collectives"  # the text of the last note
@@ -380,27 +393,32 @@ class _Watch:
     def arrive(self, call: Call, report: HostReport, driver: Any, stream: Any) -> None:
         """Tells the other ranks of a collective that is about to be submitted to a driver's stream. Waits while this
         rank's board is full. Raises ``CollectiveError`` if the group is broken or breaks meanwhile."""
-        report.check = self.look
-        deadline = time.monotonic() + self._peers.timeout
+        arrival = _Arrival(self, report, time.monotonic() + self._peers.timeout)
+        report.check = arrival.check
         for rank, text in self._texts(call):
-            arrival = _Arrival(text, deadline, report)
-            while not self._noted(rank, arrival):
-                self._wait_for_room(arrival)
+            while not self._noted(rank, text, arrival):
+                self._wait_for_room(text, arrival)
         self._streams[id(stream)] = driver, stream
 
-    def _noted(self, to: int, arrival: _Arrival) -> bool:
+    def may_have_failed(self) -> bool:
+        """Returns whether the group is broken, or another rank has left it or has given it up."""
+        return self._plane.failure is not None or any(map(self._boards.has_ended, self._mine))
+
+    def _noted(self, to: int, text: str, arrival: _Arrival) -> bool:
         """Writes the arrival on this rank's board for rank ``to``, or for all others, and expects the same text from
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
             with unheld(self._lock):
-                self._plane.require_going()
+                plane = self._plane
+                if plane.failure is not None or plane.closed:
+                    plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
-                for rank, waiting in self._mine.items():
-                    if to in (TO_ALL, rank):
-                        waiting.append(arrival)
-                self._boards.write(arrival.text, to)
-                self._last = arrival.text
+                for waiting in self._mine.values() if to == TO_ALL else (self._mine[to],):
+                    waiting.append((text, arrival))
+                    arrival.missing += 1
+                self._boards.write(text, to)
+                self._last = text
                 return True
         except DeviceError:
             raise
@@ -408,14 +426,14 @@ class _Watch:
             self._interrupted(error)
             raise
 
-    def _wait_for_room(self, arrival: _Arrival) -> None:
+    def _wait_for_room(self, text: str, arrival: _Arrival) -> None:
         """Waits briefly for ranks that are late in reading. Raises ``CollectiveError`` if the group breaks, or once the
         arrival's deadline has passed."""
         failure = self.look(ends=True)
         if failure is None and arrival.deadline < time.monotonic():
             late = self._boards.latest(self._ends)
             reason = f"rank {late} has not read for {self._peers.timeout:g} s what this rank has told it"
-            self.give_up(self._peers.error(arrival.text, late, reason))
+            self.give_up(self._peers.error(text, late, reason))
             failure = self._plane.failure
         if failure is not None:
             raise copy(failure)
@@ -504,14 +522,14 @@ class _Watch:
             self._announce(found)
         return self._plane.failure
 
-    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str], ends: bool) -> None:
+    def _compare(self, rank: int, mine: deque[tuple[str, _Arrival]], theirs: deque[str], ends: bool) -> None:
         """Compares with one rank. Raises ``CollectiveError`` if the ranks disagree, or if ``rank`` is late. If ``rank``
         has ended or left, raises it only if this rank waits for ``rank``. If ``rank`` has given up the group, raises it
         at once, because ``rank`` may have given up in the middle of a collective at which it had arrived."""
         self._match(rank, mine, theirs)
         if not mine and not ends and not self._boards.has_ended(rank):
             return
-        peers, what, reason = self._peers, mine[0].text if mine else "the collectives", None
+        peers, what, reason = self._peers, mine[0][0] if mine else "the collectives", None
         while rank not in self._ends and peers.has_message(rank):
             kind, text = peers.take(rank)
             self._ends[rank] = kind
@@ -521,17 +539,20 @@ class _Watch:
         if reason is not None:
             peers.require_going(rank, what, FAILED, reason)
         if mine and rank in self._ends:
-            peers.require_going(rank, mine[0].text, self._ends[rank], b"")
-        if mine and mine[0].deadline < time.monotonic():
-            raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
+            peers.require_going(rank, mine[0][0], self._ends[rank], b"")
+        if mine and mine[0][1].deadline < time.monotonic():
+            raise peers.error(mine[0][0], rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
 
-    def _match(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
+    def _match(self, rank: int, mine: deque[tuple[str, _Arrival]], theirs: deque[str]) -> None:
         """Reads what another rank has written, and compares it with what this rank has told it. Raises
         ``CollectiveError`` if the two differ."""
         theirs.extend(self._boards.take(rank))
         while mine and theirs:
-            self._peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft().encode())
+            (text, arrival), other = mine[0], theirs.popleft()
+            if other != text:
+                self._peers.require_same(rank, text, ARRIVED, other.encode())
             mine.popleft()
+            arrival.missing -= 1
 
     def give_up(self, error: CollectiveError) -> None:
         """Breaks the group for the reason ``error``: here, and on the other ranks."""
@@ -545,7 +566,7 @@ class _Watch:
         """Makes ``error`` the failure of the group. Called with the lock held."""
         self._plane.failure = error
         for mine in self._mine.values():
-            for arrival in mine:
+            for _, arrival in mine:
                 arrival.report.error = error
 
     def _announce(self, error: CollectiveError) -> None:

@@ -63,8 +63,7 @@ class CpuPlane(ABC):
         assert context.recording is not None
         report = HostReport()
         context.recording.call(call.text, self._task(call, report), context.timeline.handle)
-        context.recording.at_launch.append(lambda now: now.watch_faults([report]))
-        context.recording.uploads.append(None)
+        context.recording.at_launch[lambda now: now.watch_faults([report])] = None
 
     def _task(self, call: Call, report: HostReport) -> Callable[[int], Ranges]:
         def run(_stream: int) -> Ranges:
@@ -93,7 +92,6 @@ class CpuPlane(ABC):
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
-        """Leaves the group."""
         self.closed = True
 
 

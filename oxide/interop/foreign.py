@@ -265,6 +265,7 @@ class ForeignLaunch(OfArguments[tuple[Any, ...]]):
             if isinstance(each, DeviceOperation):
                 each.consume()  # even if another argument is then refused
         self._kernel = kernel
+        self._called = kernel.name
         self._config = config
         self._declared = arguments
         _require_cuda(kernel, current_runtime().driver.name)
@@ -278,9 +279,6 @@ class ForeignLaunch(OfArguments[tuple[Any, ...]]):
             self._check(self._parameters)
         kernel.module.announce()
         super().__init__(*given)
-
-    def traced_name(self) -> str:
-        return self._kernel.name
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> tuple[Any, ...]:
         kernel, config, device = self._kernel, self._config, context.device

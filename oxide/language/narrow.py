@@ -21,13 +21,6 @@ def rounded(name: str, number: float) -> float:
     return math.copysign(form.greatest, number) if form.saturates and abs(nearest) > form.greatest else nearest
 
 
-def fits(name: str, number: float) -> bool:
-    """Returns whether a number, rounded, is within a format's range. An infinity is within the range if the format has
-    infinities."""
-    form = SCALARS[name]
-    return form.has_infinity if math.isinf(number) else not math.isinf(_nearest(form, number))
-
-
 def _nearest(form: ScalarType, number: float) -> float:
     if number != number or math.isinf(number) or number == 0.0:
         return number
@@ -61,9 +54,14 @@ def bits_of(name: str, number: float) -> int:
     return size | ((math.copysign(1, number) < 0) << (form.bits - 1))
 
 
-def encoded(name: str, number: float) -> int:
-    """Returns the bits of the format's number that is nearest to ``number``. ``fits(name, number)`` must be true."""
-    return bits_of(name, number if math.isinf(number) else rounded(name, number))
+def encoded(name: str, number: float) -> int | None:
+    """Returns the bits of the format's number that is nearest to ``number``. Returns None for a number beyond the
+    format's range. An infinity is within the range if the format has infinities."""
+    form = SCALARS[name]
+    if math.isinf(number):
+        return bits_of(name, number) if form.has_infinity else None
+    nearest = _nearest(form, number)
+    return None if math.isinf(nearest) else bits_of(name, nearest)
 
 
 def number_of(name: str, bits: int) -> float:

@@ -227,20 +227,20 @@ OF_PYTHON = {bool: SCALARS["bool_"], int: SCALARS["i64"], float: SCALARS["f64"],
 def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
     """Returns the scalar type of a NumPy dtype, or None if there is none. For ``uint16`` it is ``u16``, although a box
     of ``uint16`` may also hold the bits of ``bf16``."""
-    if dtype.isbuiltin == _REGISTERED:
+    if dtype.isbuiltin == REGISTERED:
         return next((known for known in NARROW.values() if known.ml_dtypes and known.dtype == dtype), None)
     name = {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{8 * dtype.itemsize}")
     return SCALARS.get(name) if dtype.isnative else None
 
 
-_REGISTERED = 2
+REGISTERED = 2
 """The value of ``np.dtype.isbuiltin`` for a dtype that another library has registered."""
 
 
 def of_narrow_scalar(value: Any) -> ScalarType | None:
     """Returns the scalar type of a scalar of ``ml_dtypes``, or None for any other value. These scalars are not
     instances of NumPy's number classes, such as ``np.floating``."""
-    if isinstance(value, np.generic) and value.dtype.isbuiltin == _REGISTERED:
+    if isinstance(value, np.generic) and value.dtype.isbuiltin == REGISTERED:
         return of_dtype(value.dtype)
     return None
 
@@ -248,14 +248,14 @@ def of_narrow_scalar(value: Any) -> ScalarType | None:
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Returns whether ``dtype`` is a dtype of real floats: one of NumPy's, or one from ``ml_dtypes`` that has a scalar
     type."""
-    if dtype.isbuiltin == _REGISTERED:
+    if dtype.isbuiltin == REGISTERED:
         return of_dtype(dtype) is not None
     return dtype.kind == "f"
 
 
 def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Converts numbers to an array of ``dtype``. Each result is that of the same conversion in a kernel."""
-    if dtype.isbuiltin == _REGISTERED and (scalar := of_dtype(dtype)) is not None:
+    if dtype.isbuiltin == REGISTERED and (scalar := of_dtype(dtype)) is not None:
         from .narrowing import narrowed  # imported here: few programs need it
 
         return narrowed(values, scalar, dtype)

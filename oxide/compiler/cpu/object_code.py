@@ -20,8 +20,9 @@ from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import WAITING, declared_once
+from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.ir.values import Binary
+from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
 from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target

@@ -75,8 +75,8 @@ from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     authors,
-    barrier,
     captured,
+    common,
     complex_numbers,
     constant,
     contraction,
@@ -86,21 +86,20 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     mathematics,
     numba_vocabulary,
     powers,
+    primitives,
     python_mathematics,
     python_numbers,
     ranges,
     recorded_typings,
-    shaped,
+    refs,
     shaped_views,
     shared,
     tiles,
     vectors,
     view_loops,
-    warp,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
-from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
@@ -416,8 +415,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
-            target, shared.BlockArrayType | tiles.TileRefType | shaped.ShapedSliceType
-        ) and not shared.check_value(target.dtype, value):
+            target, shared.BlockArrayType | tiles.TileRefType | slice_lowering.SliceType
+        ) and not common.check_value(target.dtype, value):
             return None
         try:
             return super().resolve_setitem(target, index, value)
@@ -425,8 +424,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             return None  # the caller then raises an error with the place in the source
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
-        if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
-            slice_lowering.check_store(target, value)
+        if isinstance(target, refs.RefType) and attr == "value":
+            refs.check_store(target, value)
         elif not session.numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
@@ -669,12 +668,8 @@ def _parameter_type(parameter: Closed) -> Any:
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
-    if parameter.ndim > 1:
-        kind = "disjoint" if parameter.kind == "tiles" else parameter.kind
-        return shaped.ShapedSliceType(kind, scalar, parameter.ndim, parameter.name, parameter.tile)
-    if parameter.kind == "atomic":
-        return atomic.AtomicSliceType(scalar, parameter.name)
-    return slice_lowering.SliceType(scalar, parameter.kind != "slice", parameter.name, parameter.tile)
+    kind = "disjoint" if parameter.kind == "tiles" else parameter.kind
+    return slice_lowering.SliceType(kind, scalar, parameter.ndim, parameter.name, parameter.tile)
 
 
 def _libraries(library: Any) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from .control_flow import suffixed
 from .module import Module
 from .values import Call, Cast, Value
 
-PREFIXES = (*(f"oxide.{name}." for name in NARROW), "oxide.tf32.")
-"""The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. On the CPU, the two functions of libdevice call these
 conversions."""
@@ -242,7 +240,7 @@ def _by_bits(scalar: ScalarType) -> str:
   %placed = shl i32 %size, {dropped}
   %normal = add i32 %placed, {(127 - bias) << 23}
   %count = uitofp i32 %size to float
-  %small = fmul float %count, {_hex(least)}
+  %small = fmul float %count, {literal(least)}
   %small.bits = bitcast float %small to i32
   %is.small = icmp ult i32 %size, {1 << kept}
   %finite = select i1 %is.small, i32 %small.bits, i32 %normal
@@ -260,8 +258,8 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
   %sign = and i32 %sign.high, 128
   %unsigned = and i32 %given, 2147483647
   %number = bitcast i32 %unsigned to float
-  %is.over = fcmp ogt float %number, {_hex(scalar.greatest)}
-  %size = select i1 %is.over, float {_hex(scalar.greatest)}, float %number
+  %is.over = fcmp ogt float %number, {literal(scalar.greatest)}
+  %size = select i1 %is.over, float {literal(scalar.greatest)}, float %number
   %bits = bitcast float %size to i32
   %high = lshr i32 %bits, {dropped}
   %last = and i32 %high, 1
@@ -269,10 +267,10 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
   %rounded = add i32 %bits, %half
   %kept = lshr i32 %rounded, {dropped}
   %normal = sub i32 %kept, {shift}
-  %sum = fadd float %size, {_hex(least * 2**23)}
+  %sum = fadd float %size, {literal(least * 2**23)}
   %sum.bits = bitcast float %sum to i32
   %small = and i32 %sum.bits, 255
-  %is.small = fcmp olt float %size, {_hex(normal)}
+  %is.small = fcmp olt float %size, {literal(normal)}
   %magnitude = select i1 %is.small, i32 %small, i32 %normal
   %with.sign = or i32 %magnitude, %sign
   %is.nan = fcmp uno float %wide, %wide
@@ -282,6 +280,6 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
 }}"""
 
 
-def _hex(number: float) -> str:
-    """Returns a number as LLVM's hexadecimal float constant, which is exact."""
-    return f"0x{struct.pack('>d', number).hex()}"
+def literal(number: float) -> str:
+    """Returns a float as a constant of LLVM IR, which is exact."""
+    return f"0x{struct.pack('>d', number).hex().upper()}"

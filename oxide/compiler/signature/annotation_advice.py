@@ -7,27 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
-    AtomicSlice2,
-    AtomicSlice3,
-    DisjointSlice2,
-    DisjointSlice3,
-    DisjointSlice4,
-    DisjointSlice5,
-    Slice2,
-    Slice3,
-    Slice4,
-    Slice5,
-)
-from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import OF_PYTHON, SCALAR_NAMES, SCALARS, of_dtype
 
-_SLICES = (
-    *(Slice, Slice2, Slice3, Slice4, Slice5),
-    *(DisjointSlice, DisjointSlice2, DisjointSlice3, DisjointSlice4, DisjointSlice5),
-    *(AtomicSlice, AtomicSlice2, AtomicSlice3),
-)
+from .signature import SLICES
 
 
 def of_annotation(annotation: Any) -> str:
@@ -35,7 +17,7 @@ def of_annotation(annotation: Any) -> str:
     scalars = _scalars_for(annotation)
     if scalars:
         return f"annotate it as {scalars}"
-    if annotation in _SLICES:
+    if annotation in SLICES:
         return f"say of what, as in {annotation.__name__}[f32]"
     if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
         return "an input is Slice[f32] or Slice2[f32], an output DisjointSlice[f32], an array Array[f32, 2]"

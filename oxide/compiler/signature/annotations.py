@@ -8,25 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final, get_args, get_origin
 
-from oxide.compiler.source.source import EMPTY, closure_values, located, parameter_line
+from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
 from oxide.language.arrays import Array, ArrayAnnotation
-from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
-    AtomicSlice2,
-    AtomicSlice3,
-    DisjointSlice2,
-    DisjointSlice3,
-    DisjointSlice4,
-    DisjointSlice5,
-    Slice2,
-    Slice3,
-    Slice4,
-    Slice5,
-)
-from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import ATOMIC, SCALAR_NAMES, ScalarType
 
-from .signature import Closed, Kind, NumbaParameter, Parameter, UntypedParameter
+from .signature import SLICES, Closed, Kind, NumbaParameter, Parameter, UntypedParameter
 from .untyped_arguments import ArrayType
 
 if TYPE_CHECKING:
@@ -56,10 +42,10 @@ def parse_parameters(
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise located(
+            raise at_parameter(
                 function,
+                parameter.name,
                 f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
-                *parameter_line(function, parameter.name),
             )
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
@@ -105,22 +91,22 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
         if isinstance(value, ScalarType):
             kind: Kind = "scalar"
             scalar: Any = value
-        elif get_origin(value) in _KINDS and _KINDS[get_origin(value)][0] != "atomic":
+        elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
             kind, scalar, tile, ndim = _slice_of(function, what, name, value)
             if isinstance(scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
-            raise located(
+            raise at_parameter(
                 function,
+                name,
                 f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
                 "DisjointSlice[T], or not at all",
-                *parameter_line(function, name),
             )
         else:
             continue
         if not isinstance(scalar, ScalarType):
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
-            raise located(function, problem, *parameter_line(function, name))
+            raise at_parameter(function, name, problem)
         found[name] = Annotation(kind, scalar, tile, ndim)
     return found
 
@@ -142,26 +128,8 @@ class Names:
         try:
             return eval(annotation, self.globals, self.locals)
         except Exception as error:
-            place = parameter_line(self.function, name)
-            raise located(self.function, f"{what}, {annotation}, cannot be evaluated: {error}", *place) from None
-
-
-_KINDS: dict[Any, tuple[Kind, int]] = {
-    Slice: ("slice", 1),
-    Slice2: ("slice", 2),
-    Slice3: ("slice", 3),
-    Slice4: ("slice", 4),
-    Slice5: ("slice", 5),
-    DisjointSlice: ("disjoint", 1),
-    DisjointSlice2: ("disjoint", 2),
-    DisjointSlice3: ("disjoint", 3),
-    DisjointSlice4: ("disjoint", 4),
-    DisjointSlice5: ("disjoint", 5),
-    AtomicSlice: ("atomic", 1),
-    AtomicSlice2: ("atomic", 2),
-    AtomicSlice3: ("atomic", 3),
-}
-"""The kind and the number of axes of each slice type."""
+            problem = f"{what}, {annotation}, cannot be evaluated: {error}"
+            raise at_parameter(self.function, name, problem) from None
 
 
 def _slice_of(
@@ -169,7 +137,7 @@ def _slice_of(
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
     """Returns four facts of a slice's annotation: the kind, the element type, the sides of the layout's tiles (an empty
     tuple without a layout), and the number of axes."""
-    kind, ndim = _KINDS[get_origin(annotation)]
+    kind, ndim = SLICES[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):
         ndim = layouts.pop(0)
@@ -180,26 +148,26 @@ def _slice_of(
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
         problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     if ndim > 3:
         problem = (
             f"{what} is annotated {annotation!r}; an output of {ndim} axes is written by tensor.store_tile, and has "
         )
         problem += "no layout"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     if ndim == 3 and type(layouts[0]) is RowMajorTiles:
         problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
-        raise located(function, problem, *parameter_line(function, name))
+        raise at_parameter(function, name, problem)
     return "tiles", scalar, layouts[0].shape, ndim
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
             "Array[f32, 2], or leave the annotation out",
-            *parameter_line(function, name),
         )
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
@@ -218,16 +186,14 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if isinstance(annotation, ScalarType | TypeVar):
         kind: Kind = "scalar"
         scalar: Any = annotation
-    elif get_origin(annotation) in _KINDS:
+    elif get_origin(annotation) in SLICES:
         kind, scalar, tile, ndim = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
     else:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
-        raise located(
-            function,
-            f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}",
-            *parameter_line(function, name),
+        raise at_parameter(
+            function, name, f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}"
         )
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
@@ -236,10 +202,10 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if not isinstance(scalar, ScalarType):
         from oxide.compiler.signature.annotation_advice import of_element
 
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
-            *parameter_line(function, name),
         )
     if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(

@@ -32,7 +32,7 @@ from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
 from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
-from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
+from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
 from .annotations import Annotation
 from .device_function import DeviceFunction
@@ -42,9 +42,6 @@ from .signature import Parameter
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, complex, np.generic)
-_BY_TYPE: dict[type, ScalarType] = {
-    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.numpys is not None
-} | OF_PYTHON
 
 
 def kind_of(function: Function) -> Hashable:
@@ -84,7 +81,7 @@ def lift(
     constants: dict[str, Any] = {}
     for name, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS) and not (is_device and is_global):
-            kind = _BY_TYPE.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
+            kind = OF_PYTHON.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
             if kind is None:
                 raise _refused(
                     parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"

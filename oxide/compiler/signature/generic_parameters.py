@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final, get_args
 
 import numpy as np
 
-from oxide.compiler.source.source import located, parameter_line
+from oxide.compiler.source.source import at_parameter
 from oxide.errors import ArgumentError
 from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
 from oxide.messages import written
@@ -139,11 +139,11 @@ def function_parameter(function: Callable[..., Any], kernel: str, name: str, ann
             return None
         if isinstance(each, ScalarType):
             return each
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: a function takes and returns scalars ({SCALAR_NAMES}) in its "
             f"annotation, not {getattr(each, '__name__', each)}; Any says nothing of a type",
-            *parameter_line(function, name),
         )
 
     taken, returned = get_args(annotation) or (..., Any)
@@ -171,11 +171,11 @@ def _choices(
     if wrong:
         problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
     if problem is not None:
-        raise located(
+        raise at_parameter(
             function,
+            name,
             f"kernel {kernel}: parameter {name}: the type variable {variable.__name__} {problem}; constrain it to "
             f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
-            *parameter_line(function, name),
         )
     if variable.__constraints__:
         return tuple(variable.__constraints__)

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 import numpy as np
 
 from oxide.errors import ArgumentError
-from oxide.language import types
+from oxide.language import shaped, types
+from oxide.language.atomic import AtomicSlice
+from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import SCALARS, ScalarType
 from oxide.messages import is_long, written
 
@@ -25,6 +27,14 @@ _SHOWN: dict[Kind, str] = {
     "tiles": "DisjointSlice",
     "atomic": "AtomicSlice",
 }
+_ONE_AXIS: dict[Any, Kind] = {Slice: "slice", DisjointSlice: "disjoint", AtomicSlice: "atomic"}
+SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AXIS.items()} | {
+    several: (kind, ndim)
+    for each, kind in _ONE_AXIS.items()
+    for ndim in range(2, 6)
+    if (several := getattr(shaped, f"{each.__name__}{ndim}", None))
+}
+"""The kind and the number of axes of each slice type."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
 
@@ -156,8 +166,8 @@ class Parameter:
                 value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
             )
         number = operator.index(value)
-        low, high = self.scalar.limits
-        if not low <= number <= high:
+        if self.integers is None or number not in self.integers:
+            low, high = self.scalar.limits
             raise self._refuse(value, f"{self.scalar.name} holds {low} to {high}")
         return number
 
@@ -177,10 +187,10 @@ class Parameter:
         """Returns the bits of a narrow float, rounded to nearest, ties to even."""
         from oxide.language import narrow  # imported here: few programs need it
 
-        name = self.scalar.name
-        if not narrow.fits(name, number):
-            raise self._refuse(number, f"{name} holds magnitudes up to {self.scalar.greatest:.6g}")
-        return narrow.encoded(name, number)
+        bits = narrow.encoded(self.scalar.name, number)
+        if bits is None:
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {self.scalar.greatest:.6g}")
+        return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):

@@ -19,7 +19,7 @@ from typing import Any, ForwardRef, final, get_args, get_origin
 
 import numpy as np
 
-from oxide.compiler.source.source import located, parameter_line
+from oxide.compiler.source.source import at_parameter
 from oxide.errors import ArgumentError, CompileError
 from oxide.language.types import SCALAR_NAMES, ScalarType
 from oxide.messages import written
@@ -168,7 +168,7 @@ def _parameter(
 
 
 def _refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
-    return located(function, f"kernel {kernel}: parameter {problem}", *parameter_line(function, name))
+    return at_parameter(function, name, f"kernel {kernel}: parameter {problem}")
 
 
 def _is_named(annotation: Any) -> bool:

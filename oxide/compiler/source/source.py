@@ -160,6 +160,11 @@ def column_of(file: str, span: Span | None) -> int | None:
     return len(line_in(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
 
 
+def at_parameter(function: Callable[..., Any], name: str, problem: str) -> CompileError:
+    """Returns a ``CompileError`` at a parameter of a function, or at the annotation of its result (``return``)."""
+    return located(function, problem, *parameter_line(function, name))
+
+
 def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:
     """Returns the line and column of a parameter in the function's file, or (None, None) if the source cannot be read.
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from oxide.compiler.ir.half import literal
 from oxide.language.narrow import rounded as rounded_number
 from oxide.language.types import ScalarType
 
@@ -46,7 +47,7 @@ def constant(value: Any, scalar: ScalarType) -> str:
             number = struct.unpack("f", struct.pack("f", number))[0]
         except OverflowError:
             number = math.copysign(math.inf, number)
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+    return literal(number)
 
 
 def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:

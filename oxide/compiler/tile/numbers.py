@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,20 +21,14 @@ Operand = tuple[ScalarType, type | None]
 def promoted(operands: Sequence[Operand]) -> Operand | None:
     """Returns the common type of operands, as ``numpy.result_type`` does, or None if there is none."""
     strong = [scalar for scalar, weak in operands if weak is None]
-    weak: list[Any] = [each(1) for _, each in operands if each is not None]
+    weak = [each for _, each in operands if each is not None]
     if not strong:
-        widest = max((each for _, each in operands if each is not None), key=(bool, int, float).index)
+        widest = max(weak, key=(bool, int, float).index)
         return OF_PYTHON[widest], widest
-    kinds = {scalar.kind for scalar in strong}
-    narrow = [scalar for scalar in strong if scalar.numpys is None]
+    if any(scalar.ml_dtypes for scalar in strong):  # NumPy's rule for literals covers only its own types
+        weak = []
     try:
-        if narrow and "f" in kinds:
-            if len({scalar.name for scalar in strong if scalar.kind == "f"}) == 1 and kinds == {"f"}:
-                return strong[0], None
-            found = np.result_type(*[scalar.dtype for scalar in strong])
-        else:
-            found = np.result_type(*[scalar.dtype for scalar in strong], *weak)
+        found = of_dtype(np.result_type(*[scalar.dtype for scalar in strong], *[each(1) for each in weak]))
     except TypeError:
         return None
-    scalar = of_dtype(found)
-    return None if scalar is None else (scalar, None)
+    return None if found is None else (found, None)

@@ -6,6 +6,7 @@ is enough to order any two operations on any two streams, and to free the memory
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -58,6 +59,8 @@ class Allocation(core.Allocation):
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
     ) -> None:
         """Creates an allocation without memory: see ``obtain``. Messages name it by ``shape`` and ``dtype``."""
+        if nbytes > sys.maxsize:
+            raise OutOfMemoryError(f"{timeline.device.label} has no room for {nbytes} bytes: no memory is as large")
         self.device = timeline.device
         self.home = timeline
         self.nbytes = nbytes

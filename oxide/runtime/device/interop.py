@@ -19,7 +19,7 @@ from numpy.lib.array_utils import byte_bounds
 from oxide.driver.base import provided
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
-from oxide.language.types import as_dtype
+from oxide.language.types import REGISTERED, as_dtype
 from oxide.locks import refuse_inside
 from oxide.messages import byte_count, dtype_name, written
 from oxide.runtime.device import dlpack
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _RAW_PARTS = "DeviceBox.from_raw_parts"
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
-_REGISTERED = 2  # np.dtype.isbuiltin of a dtype that another library has registered
 
 
 def from_dlpack(x: Any) -> DeviceBox:
@@ -426,7 +425,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     the interface has no type for."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
-    if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes
+    if box.dtype.isbuiltin == REGISTERED:  # its typestr, <V2, is that of any two bytes
         raise AttributeError(f"__cuda_array_interface__ has no type for {box.dtype}; a box has __dlpack__ too")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
     stream = None
@@ -472,7 +471,7 @@ def _give_to_host(box: DeviceBox) -> None:
 def _description(box: DeviceBox, readonly: bool = False) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
     dtype = box.dtype
-    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
+    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == REGISTERED else dtype.str
     return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, readonly), "strides": strides}
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 else:
     LaunchableKernel = Kernel
 
-VARIABLE = "OXIDE_INTERPRET"
-
 
 @overload
 def kernel(function: Callable[..., Any], /) -> LaunchableKernel: ...
@@ -104,9 +102,10 @@ kernel.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 @without_frames
 def _made(options: dict[str, Any], function: Callable[..., Any]) -> LaunchableKernel:
-    made = Kernel(function, launches=KernelLaunches(), compiling=note_compiling, compiled=note_compiled, **options)
-    if os.environ.get(VARIABLE):
-        from oxide.runtime.launching.interpreting_all import redirect
+    launches = KernelLaunches()
+    if os.environ.get("OXIDE_INTERPRET"):
+        from oxide.runtime.launching import interpreting_all
 
-        redirect(made)
+        launches = interpreting_all.launches()
+    made = Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)
     return cast("LaunchableKernel", made)

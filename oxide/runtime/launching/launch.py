@@ -54,7 +54,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
     A launch that is ``_bound`` has its packed parameters, ``_params``, the memory that it ``_reads`` and ``_writes``,
     and the device of all of it, ``_bound_device`` (None for a kernel of scalars). Any other launch has operations among
     its arguments, and is bound at each run, or has boxes on several devices. ``_known`` are then the arguments' specs,
-    and ``_numbers`` what stands for the arguments until the operations have run.
+    and ``_held`` what stands for the arguments until the operations have run.
     """
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
                 known = self._known = refuse(kernel, plan, arguments)
                 given = [spec or each for spec, each in zip(known, arguments, strict=True)]
                 if parts:
-                    self._numbers = tuple(map(held, plan.special.parameters, arguments))
+                    self._held = tuple(map(held, plan.special.parameters, arguments))
                     self._composed, self._parts = True, tuple(parts)
                 else:
                     self.bind(plan.lenient(), arguments)
@@ -167,7 +167,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         """Binds and executes a launch with operations among its arguments. ``results`` are what they have yielded.
         Raises the errors for results that the kernel does not take."""
         kernel, special = self._kernel, self._specialization
-        kept = _filled(self._numbers, results)
+        kept = _filled(self._held, results)
         compiled_beside(lambda: take_strides(special, kept))
         launch = KernelLaunch(kernel, self._config, kept, self._plan)
         launch.consume()
@@ -400,7 +400,6 @@ class ConfiguredKernel(core.ConfiguredKernel):
         return self
 
 
-@final
 class KernelLaunches:
     """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
     ``KernelLaunches`` of its own."""
@@ -408,7 +407,7 @@ class KernelLaunches:
     __slots__ = ("_by_kinds", "_plans", "latest", "only")
 
     # a class attribute, as a method would cost a call at each launch
-    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel
+    configured: ClassVar[Any] = ConfiguredKernel
 
     def __init__(self) -> None:
         self.only: Plan | None = None

@@ -39,6 +39,7 @@ from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.operations.combinators import zip as both
@@ -340,6 +341,7 @@ class TileKernel:
             passed.append(box if kind.kind == "partition" else argument)
         warps = config.get("warps", self._warps)
         inner = self._latest = self._kernel(tiles, constants, warps, config.get("stages"))
+        refuse_shared_tensors(self.name, inner.description.parameters, passed)
         launch = inner[LaunchConfig(max(1, math.prod(grid)), _WARP * warps)](*passed)
         return TileLaunch(launch, self, {name: (given | constants)[name] for name in self.parameters})
 

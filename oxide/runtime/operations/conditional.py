@@ -58,7 +58,7 @@ class _Conditional(DeviceOperation[T]):
     """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
     ``_labels`` in pictures and ``_details`` in notes."""
 
-    _composed = True
+    _composed = _combines = True
     _what: str
     _labels: tuple[str, ...]
     _details: tuple[str, ...]
@@ -127,9 +127,6 @@ class _Conditional(DeviceOperation[T]):
         """Reads the flag back and decides on the host."""
         raise NotImplementedError
 
-    def whereabouts(self) -> None:
-        return None
-
     def depict(self) -> Depiction:
         return (
             "graph",
@@ -141,8 +138,6 @@ class _Conditional(DeviceOperation[T]):
 
 @final
 class WhileLoop(_Conditional[T]):
-    """The operation that ``while_loop`` returns."""
-
     _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
 
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
@@ -180,8 +175,6 @@ class WhileLoop(_Conditional[T]):
 
 @final
 class Cond(_Conditional[Any]):
-    """The operation that ``cond`` returns."""
-
     _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
     _details = ("branch then", "branch otherwise")
 
@@ -234,10 +227,11 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
     """An operation that is recorded as a body of a conditional. Yields the nodes of the body, and the operation's
     result. ``body`` names the body in the errors of its recording; ``what`` and ``detail`` are those of its place."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[Any], body: str, what: str, detail: str) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         self._body = body
         self._what = what
         self._detail = detail
@@ -271,13 +265,6 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
         recording = frame.context.recording
         assert recording is not None
         recording.end_body(frame.data)
-
-    def whereabouts(self) -> None:
-        return None
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 @final
@@ -473,7 +460,6 @@ def _fill_with_zeros(context: ExecutionContext, made: list[Allocation]) -> None:
 
 
 def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
-    """Returns whether the flag is not 0, read back to the host."""
     return bool(_run_and_wait(context, lambda inner: download(inner, flag)).any())
 
 

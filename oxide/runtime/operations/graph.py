@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
@@ -328,9 +327,7 @@ class GraphScope(Dropping):
             )
         return self._graph
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
@@ -344,9 +341,9 @@ class GraphScope(Dropping):
 
 @final
 class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
-    """The operation that ``CudaGraph.launch`` returns."""
-
     __slots__ = ()
+
+    _called = "graph launch"
 
     @property
     def _parts(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -500,7 +497,7 @@ class _Captured(core.Captured):
         self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
-        self._at_launch = recording.at_launch
+        self._at_launch = list(recording.at_launch)
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
             hook.captured(handle, provided(device.driver.graphs, "graphs"))
@@ -600,10 +597,11 @@ class AsGraph(DeviceOperation[T]):
     """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
     graph once. The graph lives until the device is past the run."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         super().__init__(operation)
         self.consume()
 
@@ -641,13 +639,6 @@ class AsGraph(DeviceOperation[T]):
         frame.at = 2
         frame.data.__exit__(None, None, None)
         frame.context.absorb(frame.inner)
-
-    def whereabouts(self) -> None:
-        return None
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
@@ -700,7 +691,7 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     try:
         graphs.begin_capture(stream)
         try:
-            recording.replay_into(driver, stream)
+            recording.replay_into(graphs, stream)
         except BaseException:
             with suppress(DeviceError):
                 graphs.destroy_graph(graphs.end_capture(stream))

@@ -36,9 +36,11 @@ _numbers: Final = count(1)
 class Input(NewBox):
     """The operation that ``input`` returns. ``number`` tells the order of declaration."""
 
+    _called = "input"
+
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.number = next(_numbers)
-        super().__init__("input", shape, dtype)
+        super().__init__(shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         recording = context.recording

@@ -70,6 +70,9 @@ class DeviceOperation(Submittable[T_co]):
 
     __slots__ = ()
 
+    _called = ""
+    """The name in traces and pictures, of the function that makes the operation; by default that of the class."""
+
     def __init_subclass__(cls) -> None:
         """Raises ``TypeError`` for a class without ``execute``, unless its operations are executed by steps. The
         alternative, ``ABC``, would raise the error when the first object is made. But ``isinstance`` takes 0.2 µs for
@@ -325,11 +328,7 @@ class DeviceOperation(Submittable[T_co]):
 
     def traced_name(self) -> str:
         """Returns the operation's name in traces."""
-        return type(self).__name__
-
-    def whereabouts(self) -> str | None:
-        """Returns the note that ``run`` adds to an error; None for an operation that only combines others."""
-        return f"in {self!r}"
+        return self._called or type(self).__name__
 
     def copies_to_host(self) -> bool:
         """Returns whether the operation itself, without its parts, is known to copy to the host."""
@@ -415,9 +414,9 @@ def filled(arguments: tuple[Any, ...], results: list[Any]) -> list[Any]:
 
 @final
 class Value(core.Value, DeviceOperation[T]):
-    """The operation that ``value`` returns."""
-
     __slots__ = ()
+
+    _called = "value"
 
     if TYPE_CHECKING:
 
@@ -443,9 +442,8 @@ def value(x: T) -> DeviceOperation[T]:
 
 @final
 class WithContext(DeviceOperation[T]):
-    """The operation that ``with_context`` returns."""
-
     _composed = True
+    _called = "with_context"
 
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):
@@ -504,7 +502,6 @@ def no_function(found: object, where: str) -> TypeError:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Returns whether a function was written with ``async def``."""
     return isinstance(function, FunctionType) and bool(function.__code__.co_flags & CO_COROUTINE)
 
 

@@ -22,7 +22,7 @@ from oxide.runtime.submission.walk import Frame
 
 @final
 class ToDevice(OfArguments[DeviceBox]):
-    """The operation that ``to_device`` returns."""
+    _called = "to_device"
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box

@@ -51,7 +51,7 @@ class Planned(DeviceOperation[T]):
     The plan ends before the first function of the program that is to see the data of a recorded copy to the host: what
     is recorded is submitted, and the rest runs without a plan."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, source: DeviceOperation[T], *, fuses: bool, branches: bool) -> None:
         self._source = source
@@ -108,7 +108,7 @@ class Planned(DeviceOperation[T]):
         self._leave_recording(frame)
         nodes: list[PlanNode] = [
             Node(_UPLOAD, (function,), "", (), () if written is None else (written,))
-            for function, written in zip(recording.at_launch, recording.uploads, strict=True)
+            for function, written in recording.at_launch.items()
         ]
         nodes += recording.nodes
         if self._branches:
@@ -152,9 +152,6 @@ class Planned(DeviceOperation[T]):
         frame.at = _ENDED
         frame.data.__exit__(None, None, None)
         frame.context.absorb(frame.inner)
-
-    def whereabouts(self) -> None:
-        return None
 
     def spec(self) -> Spec:
         return self._source.spec()
@@ -221,8 +218,7 @@ def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
         follows = f", after {', '.join([str(earlier + 1) for earlier in after])}" if after else ""
         lines.append(f"{indent}{number} {name_of(node)}{follows}")
         if isinstance(node, Conditional):
-            names = ("body",) if node.kind == "while" else ("then", "otherwise")
-            for name, body in zip(names, node.bodies, strict=False):
+            for name, body in zip(node.labels, node.bodies, strict=False):
                 lines += [f"{indent}  {name}:", *_listed(body, indent + "    ")]
     return lines
 
@@ -286,15 +282,9 @@ def _submit_node(context: ExecutionContext, number: int, node: PlanNode) -> None
 
 
 def _submit_call(context: ExecutionContext, node: Node) -> None:
-    reads, writes = list(node.reads), list(node.writes)
-    submitted = False
     call: Any = getattr(context.driver, node.method)
-    with context.submission_lock:
-        context.begin(reads, writes)
+    with context.submission_lock, context.ordered(list(node.reads), list(node.writes)):
         try:
             call(*node.arguments, context.timeline.handle)
-            submitted = True
         except LaunchError as error:
             raise LaunchError(f"kernel {node.kernel}: {error}") from None
-        finally:
-            context.end(reads, writes, submitted=submitted)

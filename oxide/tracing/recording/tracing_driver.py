@@ -26,7 +26,7 @@ from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note, Notes
 
 if TYPE_CHECKING:
-    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle, Ranges
+    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
     from oxide.runtime.device.runtime import Device
 
 
@@ -221,67 +221,54 @@ class TracingDriver(Wrapper):
             )  # fmt: skip
         recorder.notes.append(note)
 
-    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+    def copy_to_device(self, *arguments: Any) -> None:
         """Submits a copy, notes it and has it measured."""
-        self._submit("copy to device", nbytes, stream, self.inner.copy_to_device, destination, source, nbytes, stream)
+        self._submit("copy to device", arguments[2], self.inner.copy_to_device, arguments)
 
-    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+    def copy_to_host(self, *arguments: Any) -> None:
         """Submits a copy, notes it and has it measured."""
-        self._submit("copy to host", nbytes, stream, self.inner.copy_to_host, destination, source, nbytes, stream)
+        self._submit("copy to host", arguments[2], self.inner.copy_to_host, arguments)
 
-    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+    def copy_on_device(self, *arguments: Any) -> None:
         """Submits a copy, notes it and has it measured."""
-        self._submit("copy on device", nbytes, stream, self.inner.copy_on_device, destination, source, nbytes, stream)
+        self._submit("copy on device", arguments[2], self.inner.copy_on_device, arguments)
 
-    def copy_peer(
-        self,
-        destination: int,
-        destination_device: int,
-        source: int,
-        source_device: int,
-        nbytes: int,
-        stream: StreamHandle,
-    ) -> None:
+    def copy_peer(self, *arguments: Any) -> None:
         """Submits a copy, notes it and has it measured."""
-        copy = self.inner.copy_peer
-        kind = "copy between devices"
-        self._submit(kind, nbytes, stream, copy, destination, destination_device, source, source_device, nbytes, stream)
+        self._submit("copy between devices", arguments[4], self.inner.copy_peer, arguments)
 
-    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+    def fill(self, *arguments: Any) -> None:
         """Submits a fill, notes it and has it measured."""
-        self._submit("fill", len(pattern) * count, stream, self.inner.fill, address, pattern, count, stream)
+        _, pattern, count, _ = arguments
+        self._submit("fill", len(pattern) * count, self.inner.fill, arguments)
 
-    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
+    def report(self, *arguments: Any) -> None:
         """Submits the report of a graph's fault record, notes it and has it measured."""
-        self._submit("report", -1, stream, self.inner.report, record, cursor, nbytes, stream)
+        self._submit("report", -1, self.inner.report, arguments)
 
-    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
+    def launch_host_function(self, *arguments: Any) -> None:
         """Submits a host function and notes it. CUPTI does not measure its time."""
-        self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
+        self._submit("host function", -1, self.inner.launch_host_function, arguments)
 
-    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
+    def call(self, *arguments: Any) -> None:
         """Submits a collective, notes it and has it measured."""
-        known = self._known
-        if known.ended or (known.capturing and stream in known.capturing):
-            self.inner.call(what, function, stream)
-            if stream in known.capturing:
-                known.capturing[stream].append(what)
-            return
-        self._measure("collective", what, -1, (), stream, self.inner.call, (what, function, stream))
+        self._submit("collective", -1, self.inner.call, arguments, arguments[0])
 
-    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
+    def launch_native_host_function(self, *arguments: Any) -> None:
         """Submits a C function of the runtime, a copy of host memory or a wake-up, and notes it."""
-        launch = self.inner.launch_native_host_function
-        self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
+        self._submit("host copy or wake-up", -1, self.inner.launch_native_host_function, arguments)
 
-    def _submit(self, kind: str, nbytes: int, stream: StreamHandle, call: Callable[..., None], *arguments: Any) -> None:
-        known = self._known
+    def _submit(
+        self, kind: str, nbytes: int, call: Callable[..., None], arguments: tuple[Any, ...], what: str | None = None
+    ) -> None:
+        """Submits work to the stream that is the last argument. ``what`` names the work, by default as ``kind``."""
+        known, stream, what = self._known, arguments[-1], what or kind
         if known.ended or (known.capturing and stream in known.capturing):
             call(*arguments)
             if stream in known.capturing:
-                known.capturing[stream].append(kind)
+                known.capturing[stream].append(what)
             return
-        self._measure(kind, kind, nbytes, (), stream, call, arguments)
+        self._measure(kind, what, nbytes, (), stream, call, arguments)
 
     def _measure(
         self,

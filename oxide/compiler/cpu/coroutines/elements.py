@@ -36,23 +36,16 @@ def element(dtype: str, name: str, array: str, index: str) -> list[str]:
 
 
 def widened(dtype: str, name: str, raw: str) -> list[str]:
-    match dtype:
-        case "bf16":
-            return [
-                f"  {name}.wide = zext i16 {raw} to i32",
-                f"  {name}.high = shl i32 {name}.wide, 16",
-                f"  {name} = bitcast i32 {name}.high to float",
-            ]
-        case "i8" | "u8":
-            return [f"  {name} = {'sext' if dtype == 'i8' else 'zext'} i8 {raw} to i32"]
+    if dtype in ("i8", "u8"):
+        return [f"  {name} = {'sext' if dtype == 'i8' else 'zext'} i8 {raw} to i32"]
     if dtype in NARROW:
         return [f"  {name} = call float @oxide.{dtype}.widen({IR_TYPES[dtype]} {raw})"]
     return [f"  {name} = bitcast {IR_TYPES[dtype]} {raw} to {IR_TYPES[dtype]}"]
 
 
 def narrowed(dtype: str, name: str, value: str) -> list[str]:
-    if dtype == "f16":
-        return [f"  {name} = call i16 @oxide.f16.narrow(float {value})"]
+    if dtype in NARROW:
+        return [f"  {name} = call {IR_TYPES[dtype]} @oxide.{dtype}.narrow(float {value})"]
     return [f"  {name} = bitcast {IR_TYPES[dtype]} {value} to {IR_TYPES[dtype]}"]
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.source.fragment_layouts import F8, Layout
+from oxide.compiler.source.fragment_layouts import Layout
+from oxide.language.types import NARROW
 
 from . import warpgroups
 from .elements import IR_TYPES, LOW_BITS, SUMS, added, element, low_bits, narrowed, widened
@@ -242,4 +243,4 @@ def conversions(symbols: Collection[str]) -> set[str]:
     """Returns the conversions of numbers that the products among ``symbols`` call."""
     types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
     types |= warpgroups.operand_types(symbols)
-    return {f"oxide.{each}.{way}" for each in types & {"f16", *F8} for way in ("widen", "narrow")}
+    return {f"oxide.{each}.{way}" for each in types & NARROW.keys() for way in ("widen", "narrow")}

@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 import struct
 
+from oxide.compiler.ir.half import literal
+
 _NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
 """A number whose sum with a small double rounds the double to a whole number: the lowest bits of the sum are the whole
@@ -53,10 +55,10 @@ def _exp(name: str) -> str:
     factor = {"exp": 1 / math.log(2), "exp2": 1.0, "exp10": math.log2(10)}[name]
     return f"""{_clamped("%x", float(round(151 / factor)), "float")}
   %within = fpext float %clamped to double
-  %shifted = call double @llvm.fma.f64(double %within, double {_bits(factor)}, double {_bits(_ROUNDING)})
-  %nearest = fsub double %shifted, {_bits(_ROUNDING)}
+  %shifted = call double @llvm.fma.f64(double %within, double {literal(factor)}, double {literal(_ROUNDING)})
+  %nearest = fsub double %shifted, {literal(_ROUNDING)}
   %minus = fneg double %nearest
-  %z = call double @llvm.fma.f64(double %within, double {_bits(factor)}, double %minus)
+  %z = call double @llvm.fma.f64(double %within, double {literal(factor)}, double %minus)
 {_horner("%power", "%z", [1.0, *_EXPONENTIAL])}
   %number = bitcast double %shifted to i64
   %more = shl i64 %number, 52
@@ -74,10 +76,10 @@ def _fast_exp() -> str:
     log_2 = struct.unpack("f", struct.pack("f", math.log(2)))[0]
     rounding = 1.5 * 2.0**23
     return f"""{_clamped("%x", 104.0, "float")}
-  %shifted = call float @llvm.fma.f32(float %clamped, float {_single(1 / math.log(2))}, float {_bits(rounding)})
-  %nearest = fsub float %shifted, {_bits(rounding)}
+  %shifted = call float @llvm.fma.f32(float %clamped, float {_single(1 / math.log(2))}, float {literal(rounding)})
+  %nearest = fsub float %shifted, {literal(rounding)}
   %minus = fneg float %nearest
-  %most = call float @llvm.fma.f32(float %minus, float {_bits(log_2)}, float %clamped)
+  %most = call float @llvm.fma.f32(float %minus, float {literal(log_2)}, float %clamped)
   %r = call float @llvm.fma.f32(float %minus, float {_single(math.log(2) - log_2)}, float %most)
 {_horner("%power", "%r", [1.0, 1.0, *_FAST_EXPONENTIAL], "float")}
   %number = bitcast float %shifted to i32
@@ -97,13 +99,13 @@ def _fast_exp() -> str:
 def _tanh() -> str:
     """Returns the body of ``tanh``. Beyond ±14 / log2(e) the result is ±1 in float precision. The sign is restored for
     -0."""
-    return f"""  %exponent = fmul double %wide, {_bits(2 / math.log(2))}
+    return f"""  %exponent = fmul double %wide, {literal(2 / math.log(2))}
 {_clamped("%exponent", 28.0)}
 {_power_of_two("%clamped")}
   %scaled = fmul double %beyond.one, %scale
-  %whole = fsub double %scale, {_bits(1.0)}
+  %whole = fsub double %scale, {literal(1.0)}
   %m = fadd double %scaled, %whole
-  %m.two = fadd double %m, {_bits(2.0)}
+  %m.two = fadd double %m, {literal(2.0)}
   %quotient = fdiv double %m, %m.two
   %narrow = fptrunc double %quotient to float
   %result = call float @llvm.copysign.f32(float %narrow, float %x)
@@ -114,8 +116,8 @@ def _erf() -> str:
     """Returns the body of ``erf``: x times a polynomial in ``x**2``. Beyond ±4 the result is ±1 in float precision."""
     return f"""{_clamped("%wide", 4.0)}
   %square = fmul double %clamped, %clamped
-  %from.middle = fsub double %square, {_bits(8.0)}
-  %middle = fmul double %from.middle, {_bits(0.125)}
+  %from.middle = fsub double %square, {literal(8.0)}
+  %middle = fmul double %from.middle, {literal(0.125)}
 {_horner("%ratio", "%middle", _ERF)}
   %result = fmul double %ratio, %clamped
   %narrow = fptrunc double %result to float
@@ -140,22 +142,22 @@ def _log(name: str) -> str:
   %e.bits = ashr i64 %above, 52
   %e.shifted = add i64 %e.bits, {rounding}
   %e.large = bitcast i64 %e.shifted to double
-  %e = fsub double %e.large, {_bits(_ROUNDING)}
-  %f = fsub double %m, {_bits(1.0)}
-  %f.two = fadd double %f, {_bits(2.0)}
+  %e = fsub double %e.large, {literal(_ROUNDING)}
+  %f = fsub double %m, {literal(1.0)}
+  %f.two = fadd double %f, {literal(2.0)}
   %s = fdiv double %f, %f.two
   %square = fmul double %s, %s
 {_horner("%series", "%square", terms)}
   %series.square = fmul double %series, %square
-  %bracket = fadd double %series.square, {_bits(2 * factor)}
+  %bracket = fadd double %series.square, {literal(2 * factor)}
   %log.m = fmul double %s, %bracket
-  %log.e = fmul double %e, {_bits(per_e)}
+  %log.e = fmul double %e, {literal(per_e)}
   %log = fadd double %log.e, %log.m
-  %finite = fcmp olt double %wide, {_bits(math.inf)}
-  %positive = fcmp ogt double %wide, {_bits(0.0)}
-  %zero = fcmp oeq double %wide, {_bits(0.0)}
+  %finite = fcmp olt double %wide, {literal(math.inf)}
+  %positive = fcmp ogt double %wide, {literal(0.0)}
+  %zero = fcmp oeq double %wide, {literal(0.0)}
   %of.large = select i1 %finite, double %log, double %wide
-  %of.others = select i1 %zero, double {_bits(-math.inf)}, double {_bits(math.nan)}
+  %of.others = select i1 %zero, double {literal(-math.inf)}, double {literal(math.nan)}
   %result = select i1 %positive, double %of.large, double %of.others
   %narrow = fptrunc double %result to float
   ret float %narrow"""
@@ -163,17 +165,17 @@ def _log(name: str) -> str:
 
 def _clamped(value: str, end: float, kind: str = "double") -> str:
     """Returns the IR that clamps a value between -end and end. A NaN stays a NaN."""
-    return f"""  %low = fcmp olt {kind} {value}, {_bits(-end)}
-  %not.low = select i1 %low, {kind} {_bits(-end)}, {kind} {value}
-  %high = fcmp ogt {kind} %not.low, {_bits(end)}
-  %clamped = select i1 %high, {kind} {_bits(end)}, {kind} %not.low"""
+    return f"""  %low = fcmp olt {kind} {value}, {literal(-end)}
+  %not.low = select i1 %low, {kind} {literal(-end)}, {kind} {value}
+  %high = fcmp ogt {kind} %not.low, {literal(end)}
+  %clamped = select i1 %high, {kind} {literal(end)}, {kind} %not.low"""
 
 
 def _power_of_two(exponent: str) -> str:
     """Returns the IR that computes ``2**exponent`` as ``%scale * (1 + %beyond.one)``, where ``%scale`` is the nearest
     power of two."""
-    return f"""  %shifted = fadd double {exponent}, {_bits(_ROUNDING)}
-  %nearest = fsub double %shifted, {_bits(_ROUNDING)}
+    return f"""  %shifted = fadd double {exponent}, {literal(_ROUNDING)}
+  %nearest = fsub double %shifted, {literal(_ROUNDING)}
   %z = fsub double {exponent}, %nearest
 {_horner("%per.z", "%z", _EXPONENTIAL)}
   %beyond.one = fmul double %per.z, %z
@@ -238,20 +240,15 @@ points, with a relative error of 2e-11."""
 def _horner(result: str, variable: str, coefficients: list[float], kind: str = "double") -> str:
     """Returns the IR that computes a polynomial by Horner's rule. The first coefficient is the constant term."""
     *others, last = coefficients
-    lines, value = [], _bits(last)
+    lines, value = [], literal(last)
     fma = f"call {kind} @llvm.fma.{'f64' if kind == 'double' else 'f32'}"
     for number, coefficient in reversed(list(enumerate(others))):
         total = result if number == 0 else f"{result}.{number}"
-        lines.append(f"  {total} = {fma}({kind} {value}, {kind} {variable}, {kind} {_bits(coefficient)})")
+        lines.append(f"  {total} = {fma}({kind} {value}, {kind} {variable}, {kind} {literal(coefficient)})")
         value = total
     return "\n".join(lines)
 
 
 def _single(number: float) -> str:
     """Returns a number rounded to a float as an exact LLVM literal."""
-    return _bits(struct.unpack("f", struct.pack("f", number))[0])
-
-
-def _bits(number: float) -> str:
-    """Returns a double as an exact LLVM literal."""
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+    return literal(struct.unpack("f", struct.pack("f", number))[0])

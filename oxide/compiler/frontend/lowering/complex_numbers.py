@@ -35,6 +35,7 @@ from oxide.compiler.signature.device_function import device
 from oxide.language.types import i64
 
 from .mathematics import call_of_floats, plain
+from .operators import forms_of, operation_of
 from .python_mathematics import call_device_function
 from .registry import lowering_registry, note, session, typing_registry
 from .types import HalfType, OpenFloat, display
@@ -61,22 +62,11 @@ register_model(PythonComplex)(core_models.ComplexModel)
 COMPLEX_LITERAL = PythonComplex()
 _KINDS = (types.complex64, types.complex128, COMPLEX_LITERAL)
 
-_ARITHMETIC = {
-    operator.add: operator.add,
-    operator.iadd: operator.add,
-    operator.sub: operator.sub,
-    operator.isub: operator.sub,
-    operator.mul: operator.mul,
-    operator.imul: operator.mul,
-    operator.truediv: operator.truediv,
-    operator.itruediv: operator.truediv,
-}
-_POWERS = (operator.pow, operator.ipow, pow)
+_POWERS = (operator.pow, pow)
 _EQUALITIES = (operator.eq, operator.ne)
 _ORDERS = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", min: "min", max: "max"}
 _OF_REALS = {
     operator.floordiv: "//",
-    operator.ifloordiv: "//",
     operator.mod: "%",
     operator.imod: "%",
     divmod: "divmod",
@@ -151,15 +141,12 @@ def complex_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if isinstance(function, types.NumberClass):
         _check_conversion(function.instance_type, kinds)
         return args
-    key = getattr(function, "typing_key", function)
-    try:
-        _check_operation(key, args, kinds)
-        if (key in _ARITHMETIC or key in _EQUALITIES) and len(args) == 2:
-            return (_common(args),) * 2
-        if key in _POWERS and len(args) == 2:
-            return kinds[0], types.int64
-    except TypeError:  # some of numba's keys have no hash
-        pass
+    key = operation_of(function)
+    _check_operation(key, args, kinds)
+    if (key in _OPERATIONS or key in _EQUALITIES) and len(args) == 2:
+        return (_common(args),) * 2
+    if key in _POWERS and len(args) == 2:
+        return kinds[0], types.int64
     return args
 
 
@@ -199,20 +186,17 @@ def complex_signature(function: Any, args: tuple[Any, ...]) -> Any:
     kinds = plain(args)
     if isinstance(function, types.NumberClass):
         return _parts_signature(function.instance_type, kinds) if len(kinds) == 2 else None
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if not kinds or not isinstance(kinds[0], types.Complex):
         return None
-    try:
-        if len(kinds) == 2 and kinds[0] == kinds[1] and (key in _ARITHMETIC or key in _EQUALITIES):
-            return signature(types.boolean if key in _EQUALITIES else kinds[0], *kinds)
-        if len(kinds) == 2 and key in _POWERS and _is_whole(kinds[1]):
-            return signature(kinds[0], *kinds)
-        if len(kinds) == 1 and key in (operator.neg, operator.pos):
-            return signature(kinds[0], *kinds)
-        if len(kinds) == 1 and key is abs:
-            return signature(kinds[0].underlying_float, *kinds)
-    except TypeError:  # some of numba's keys have no hash
-        pass
+    if len(kinds) == 2 and kinds[0] == kinds[1] and (key in _OPERATIONS or key in _EQUALITIES):
+        return signature(types.boolean if key in _EQUALITIES else kinds[0], *kinds)
+    if len(kinds) == 2 and key in _POWERS and _is_whole(kinds[1]):
+        return signature(kinds[0], *kinds)
+    if len(kinds) == 1 and key in (operator.neg, operator.pos):
+        return signature(kinds[0], *kinds)
+    if len(kinds) == 1 and key is abs:
+        return signature(kinds[0].underlying_float, *kinds)
     return None
 
 
@@ -330,13 +314,13 @@ def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return call_device_function(context, builder, _power, tuple(sig.args), args)
 
 
-for _function, _same in _ARITHMETIC.items():
-    for _kind in _KINDS:  # exact types take precedence over numba's own lowering
-        lowering_registry.lower(_function, _kind, _kind)(_OPERATIONS[_same])
-for _kind in _KINDS:
+for _kind in _KINDS:  # exact types take precedence over numba's own lowering
+    for _function, _lowering in _OPERATIONS.items():
+        for _form in forms_of(_function):
+            lowering_registry.lower(_form, _kind, _kind)(_lowering)
     lowering_registry.lower(abs, _kind)(_magnitude)
-    for _function in _POWERS:
-        lowering_registry.lower(_function, _kind, types.int64)(_lower_power)
+    for _form in (*forms_of(operator.pow), pow):
+        lowering_registry.lower(_form, _kind, types.int64)(_lower_power)
 
 
 @lowering_registry.lower(complex_of, types.VarArg(types.Any))

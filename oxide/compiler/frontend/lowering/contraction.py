@@ -22,8 +22,7 @@ from typing import Any
 from numba.cuda import types
 from numba.cuda.core import ir
 
-_SUMS = (operator.add, operator.iadd)
-_DIFFERENCES = (operator.sub, operator.isub)
+from .operators import operation_of
 
 
 def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
@@ -32,8 +31,9 @@ def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
 
     ``lower`` is numba's lowering of the function that contains ``expression``.
     """
-    subtracts = function in _DIFFERENCES
-    if not (subtracts or function in _SUMS) or result not in (types.float32, types.float64):
+    operation = operation_of(function)
+    subtracts = operation is operator.sub
+    if not (subtracts or operation is operator.add) or result not in (types.float32, types.float64):
         return None
     signature = lower.fndesc.calltypes[expression]
     if signature.return_type != result or any(kind != result for kind in signature.args):

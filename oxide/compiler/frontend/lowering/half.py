@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
@@ -25,38 +24,19 @@ from oxide.language import fast, intrinsics
 from oxide.language.narrow import bits_of
 from oxide.language.types import SCALARS, of_narrow_scalar
 
-from .mathematics import call
+from .common import primitive
+from .operators import ARITHMETIC, COMPARISONS, forms_of, operation_of
+from .primitives import call
 from .registry import lowering_registry, typing_registry
 from .types import NUMBA_TYPES, HalfType
 
 _SINGLE = ir.FloatType()
 
-_ARITHMETIC = {
-    operator.add: operator.add,
-    operator.sub: operator.sub,
-    operator.mul: operator.mul,
-    operator.truediv: operator.truediv,
-    operator.floordiv: operator.floordiv,
-    operator.mod: operator.mod,
-    operator.pow: operator.pow,
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.imod: operator.mod,
-    operator.ipow: operator.pow,
-    pow: operator.pow,
-    intrinsics.fmin: intrinsics.fmin,
-    intrinsics.fmax: intrinsics.fmax,
-    math.pow: math.pow,
-    math.atan2: math.atan2,
-    math.copysign: math.copysign,
-    math.fmod: math.fmod,
-    math.hypot: math.hypot,
-    math.remainder: math.remainder,
-}
-"""Operations on two numbers, each with the function that computes it in f32."""
+_ARITHMETIC = (
+    *(*ARITHMETIC, pow, intrinsics.fmin, intrinsics.fmax),
+    *(math.pow, math.atan2, math.copysign, math.fmod, math.hypot, math.remainder),
+)
+"""Operations on two numbers."""
 _EXTREMES = (min, max)
 
 _UNARY_NAMES = """acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma
@@ -71,9 +51,8 @@ _UNARY = (
     *(getattr(math, name) for name in _UNARY_NAMES.split()),
 )
 _FAST = tuple(value for value in vars(fast).values() if callable(value) and value.__module__ == fast.__name__)
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 _THROUGH_SINGLE = (
-    *_COMPARISONS,
+    *COMPARISONS,
     *(math.isnan, math.isinf, math.isfinite, math.frexp, math.modf, math.ldexp, math.log, math.nextafter),
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
@@ -82,10 +61,7 @@ _THROUGH_SINGLE = (
 argument."""
 
 
-@register_model(HalfType)
-class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, ir.IntType(numba_type.bitwidth))
+primitive(HalfType, lambda kind: ir.IntType(kind.bitwidth))
 
 
 def type_of_constant(value: Any) -> Any:
@@ -103,16 +79,16 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of an operation whose result is a narrow float, or of a comparison of two numbers of one
     narrow type. Returns None for any other operation."""
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
     if len(kinds) != 1 or not all(isinstance(other, types.Integer | types.Boolean) for other in others):
         return None
     (kind,) = kinds
-    if not others and len(args) == 2 and _is_one_of(key, _COMPARISONS):
+    if not others and len(args) == 2 and key in COMPARISONS:
         return signature(types.boolean, kind, kind)
-    several = len(args) == 2 or (len(args) > 2 and _is_one_of(key, _EXTREMES))
-    if (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) and several) or (_is_one_of(key, _UNARY) and len(args) == 1):
+    several = len(args) == 2 or (len(args) > 2 and key in _EXTREMES)
+    if (key in (*_ARITHMETIC, *_EXTREMES) and several) or (key in _UNARY and len(args) == 1):
         return signature(kind, *[kind] * len(args))
     return None
 
@@ -120,21 +96,14 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
 def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of an operation on narrow floats are converted to. Returns the arguments of
     any other operation unchanged."""
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if not any(isinstance(types.unliteral(argument), HalfType) for argument in args):
         return args
     if found := half_signature(function, args):
         return tuple(found.args)
-    if not (_is_one_of(key, (*_ARITHMETIC, *_EXTREMES)) or _is_one_of(key, _UNARY) or _is_one_of(key, _THROUGH_SINGLE)):
+    if not (key in (*_ARITHMETIC, *_EXTREMES) or key in _UNARY or key in _THROUGH_SINGLE):
         return args
     return tuple(types.float32 if isinstance(types.unliteral(argument), HalfType) else argument for argument in args)
-
-
-def _is_one_of(key: Any, functions: Any) -> bool:
-    try:
-        return key in functions
-    except TypeError:  # some of numba's keys have no hash
-        return False
 
 
 def unify_half(first: Any, second: Any) -> Any:
@@ -253,8 +222,9 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.select(is_finite, _narrow(builder, kind, difference), size)
 
 
-for _function, _single in (_ARITHMETIC | {each: each for each in _COMPARISONS}).items():
-    _register(_function, through_single(_single), 2)
+for _function in (*_ARITHMETIC, *COMPARISONS):
+    for _form in forms_of(_function):
+        _register(_form, through_single(operator.pow if _function is pow else _function), 2)
 for _function in _EXTREMES:
     _lower_extreme(_function)
     _lower_extreme_of_several(_function)

@@ -33,8 +33,8 @@ from .captured import outside
 from .integer_constants import FoldIntegers
 from .recorded_typings import KeepTypes
 from .recorded_widenings import RecordWidening
+from .refs import RefType
 from .registry import session
-from .slices import RefType
 from .tiles import TileRefType
 from .types import display
 

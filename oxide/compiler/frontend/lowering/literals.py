@@ -21,19 +21,17 @@ from numba.cuda.typing.templates import signature
 
 from oxide.language import intrinsics
 
+from .operators import ARITHMETIC, COMPARISONS, operation_of
 from .registry import lowering_registry
 from .types import OPEN, HalfType, OpenFloat
 
 _ARITHMETIC = frozenset(
     {
-        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow),
-        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod),
-        *(operator.ipow, operator.neg, operator.pos, abs, min, max, pow, divmod),
+        *(*ARITHMETIC, *COMPARISONS, operator.neg, operator.pos, abs, min, max, pow, divmod),
         *(intrinsics.fma, intrinsics.fmin, intrinsics.fmax, intrinsics.rsqrt),
     }
 )
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
-_POWERS = frozenset({operator.pow, operator.ipow, pow, math.pow})
+_POWERS = frozenset({operator.pow, pow, math.pow})
 _WITH_INTEGERS = frozenset({math.ldexp})
 
 
@@ -54,7 +52,7 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args
     if any(isinstance(argument, types.Complex) for argument in args):
         return args  # ``complex_numbers.py`` has the rule for them
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if not all(_is_number(argument) for argument in args):
         return args if _takes_open(function) else _closed(args)
     met = _met(args)
@@ -71,7 +69,7 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
     """Returns the signature of an operation whose operands are all literals and whose result is an open float. Returns
     ``resolved`` for any other operation."""
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if (
         resolved is None
         or resolved.return_type != types.float64
@@ -111,18 +109,7 @@ def _met(args: tuple[Any, ...]) -> Any:
 
 
 def _meets(key: Any) -> bool:
-    return _is_arithmetic(key) or _is_of_math(key)
-
-
-def _is_arithmetic(key: Any) -> bool:
-    try:
-        return key in _ARITHMETIC or key in _COMPARISONS
-    except TypeError:  # some of numba's keys have no hash
-        return False
-
-
-def _is_of_math(key: Any) -> bool:
-    return getattr(key, "__module__", None) in ("math", "numpy", "oxide.language.fast")
+    return key in _ARITHMETIC or getattr(key, "__module__", None) in ("math", "numpy", "oxide.language.fast")
 
 
 def _takes_open(function: Any) -> bool:

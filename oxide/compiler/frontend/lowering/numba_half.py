@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.cuda import fp16, types
 
 from .half import lower_absolute, lower_negative, lower_positive, through_single
+from .operators import forms_of
 from .primitives import call_primitive
 from .registry import lowering_registry
 
@@ -21,19 +22,19 @@ _BITS = ir.IntType(16)
 _SINGLE = ir.FloatType()
 _DOUBLE = ir.DoubleType()
 
-_BINARY = {
-    operator.add: (operator.add, operator.iadd, fp16.hadd, "__hadd_rn"),
-    operator.sub: (operator.sub, operator.isub, fp16.hsub, "__hsub_rn"),
-    operator.mul: (operator.mul, operator.imul, fp16.hmul, "__hmul_rn"),
-    operator.truediv: (operator.truediv, operator.itruediv, fp16.hdiv),
-    max: (max, fp16.hmax),
-    min: (min, fp16.hmin),
-    operator.eq: (operator.eq, fp16.heq),
-    operator.ne: (operator.ne, fp16.hne),
-    operator.ge: (operator.ge, fp16.hge),
-    operator.gt: (operator.gt, fp16.hgt),
-    operator.le: (operator.le, fp16.hle),
-    operator.lt: (operator.lt, fp16.hlt),
+_BINARY: dict[Any, tuple[Any, ...]] = {
+    operator.add: (fp16.hadd, "__hadd_rn"),
+    operator.sub: (fp16.hsub, "__hsub_rn"),
+    operator.mul: (fp16.hmul, "__hmul_rn"),
+    operator.truediv: (fp16.hdiv,),
+    max: (fp16.hmax,),
+    min: (fp16.hmin,),
+    operator.eq: (fp16.heq,),
+    operator.ne: (fp16.hne,),
+    operator.ge: (fp16.hge,),
+    operator.gt: (fp16.hgt,),
+    operator.le: (fp16.hle,),
+    operator.lt: (fp16.hlt,),
 }
 _UNARY = {
     fp16.hceil: "__nv_ceilf",
@@ -94,7 +95,7 @@ def _lower_reciprocal(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 for _single, _functions in _BINARY.items():
-    for _function in _functions:
+    for _function in (*forms_of(_single), *_functions):
         _lower(_function, 2, through_single(_single))
 for _function, _name in _UNARY.items():
     _lower(_function, 1, _unary(_name))

@@ -21,11 +21,10 @@ from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.typing.npydecl import parse_dtype
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.ir.primitives import GRID_BARRIER
+from oxide.compiler.primitives.threads import GRID_BARRIER
 
-from .barrier import as_bit
 from .numba_half import CONVERSIONS
-from .primitives import call_primitive, site
+from .primitives import as_bit, call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
 from .total_builder import TotalBuilder

@@ -20,6 +20,7 @@ from llvmlite import ir
 from numba.cuda import types
 
 from .mathematics import call_of_floats, lower_divmod
+from .operators import forms_of
 from .registry import lowering_registry, session
 
 _EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
@@ -148,16 +149,16 @@ def _lower_mixed_remainder(context: Any, builder: Any, sig: Any, args: Any) -> A
 
 
 for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
-    for _operator in (operator.floordiv, operator.ifloordiv):
+    for _operator in forms_of(operator.floordiv):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_quotient)
-    for _operator in (operator.mod, operator.imod):
+    for _operator in forms_of(operator.mod):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_remainder)
 for _function in _EXTREMES:
     for _first in (types.float32, types.float64):  # exact types take precedence over numba-cuda's own lowering
         for _second in (types.float32, types.float64):
             lowering_registry.lower(_function, _first, _second)(_lower_extreme(_function))
-for _operator in (operator.floordiv, operator.ifloordiv):
+for _operator in forms_of(operator.floordiv):
     lowering_registry.lower(_operator, types.Integer, types.Integer)(_lower_floor_division)
-for _operator in (operator.mod, operator.imod):
+for _operator in forms_of(operator.mod):
     lowering_registry.lower(_operator, types.Integer, types.Integer)(_lower_remainder)
 lowering_registry.lower(divmod, types.Integer, types.Integer)(lower_divmod)

@@ -25,9 +25,9 @@ from .function import DeviceDispatcher, FunctionValueType
 from .registry import session
 from .shared import BlockArrayType
 from .tensor.fragments import FragmentType
-from .types import NUMBA_TYPES, OPEN
+from .types import NAMES, OPEN
 
-_NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", COMPLEX_LITERAL: "c128"}
+_NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
 
 
 class Typings:

@@ -3,7 +3,6 @@ GPU, and the author seldom intends it."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from numba.cuda import types
@@ -13,10 +12,9 @@ from numba.cuda.core.compiler_machinery import AnalysisPass
 
 from oxide.compiler.source.widening import Widening
 
+from .operators import COMPARISONS
 from .registry import session
 from .types import HalfType, OpenFloat, display
-
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
 
 
 class RecordWidening(AnalysisPass):  # type: ignore[misc]
@@ -61,7 +59,7 @@ def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, st
     else:
         return None
     kinds = [types.unliteral(state.typemap[operand.name]) for operand in operands]
-    result = signature.args[0] if function in _COMPARISONS else signature.return_type
+    result = signature.args[0] if function in COMPARISONS else signature.return_type
     if not isinstance(result, types.Float) or isinstance(result, OpenFloat):
         return None
     narrow = [kind for kind in kinds if _bits(kind) < result.bitwidth]

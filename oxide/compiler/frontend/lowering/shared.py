@@ -16,18 +16,18 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, debuginfo, types
-from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
 from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
+from .common import address, attribute, has_length, readable, writable
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, element_index, load_inside
-from .types import conversion_problem, display
+from .types import display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -55,10 +55,7 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
         return 1 if self.shape is None else len(self.shape)
 
 
-@register_model(BlockArrayType)
-class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+address(BlockArrayType)
 
 
 def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
@@ -152,38 +149,14 @@ def _lower_dynamic(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.bitcast(call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ()), element.as_pointer())
 
 
-@typing_registry.register_global(len)
-class BlockArrayLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], BlockArrayType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, BlockArrayType)
+@has_length(BlockArrayType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _lengths(context, builder, sig.args[0])[0]
 
 
-@typing_registry.register_attr
-class BlockArrayShape(AttributeTemplate):  # type: ignore[misc]
-    key = BlockArrayType
-
-    def resolve_shape(self, kind: Any) -> Any:
-        return types.UniTuple(types.int64, kind.ndim)
-
-
-@lowering_registry.lower_getattr(BlockArrayType, "shape")
+@attribute(BlockArrayType, "shape", lambda kind: types.UniTuple(types.int64, kind.ndim))
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.make_tuple(builder, types.UniTuple(types.int64, kind.ndim), _lengths(context, builder, kind))
-
-
-@typing_registry.register_global(operator.getitem)
-class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
 
 
 @lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
@@ -192,16 +165,6 @@ def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     inside, offset = locate(context, builder, kind, sig.args[1], args[1])
     return load_inside(context, builder, kind.dtype, args[0], offset, inside)
-
-
-@typing_registry.register_global(operator.setitem)
-class BlockArraySetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1])):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
 
 
 @lowering_registry.lower(operator.setitem, BlockArrayType, types.Any, types.Any)
@@ -228,13 +191,8 @@ def check_index(kind: Any, index: Any) -> bool:
     return True
 
 
-def check_value(dtype: Any, value: Any) -> bool:
-    """Returns whether a value may be stored as ``dtype``. A float may not be stored as an integer, because it would
-    lose its fraction. If the value may not be stored, adds a note with the reason."""
-    why = conversion_problem(dtype, value)
-    if why is not None:
-        note(f"the element is {display(dtype)} and {why}")
-    return why is None
+readable(BlockArrayType, check_index)
+writable(BlockArrayType, check_index)
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:

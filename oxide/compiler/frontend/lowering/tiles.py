@@ -20,24 +20,24 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.signature.signature import alignment_of
 
+from .common import has_length, optional, readable, structure, writable
 from .primitives import site
+from .refs import GET_MUT, takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
-    GET_MUT,
     SliceType,
     axes_in_bounds,
     axis_sites,
     element_index,
     in_bounds,
     load_inside,
-    takes_thread_index,
+    lower_flat,
 )
-from .thread import GridIndexType, ThreadIndexType, global_index, index_number
+from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -58,12 +58,15 @@ class TileRefType(types.Type):  # type: ignore[misc]
         super().__init__(f"{kind}[{display(dtype)}] {self.what}, {tile}")
 
 
-@register_model(TileRefType)
-class TileRefModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        members = [("data", types.CPointer(kind.dtype)), ("width", types.int64)]
-        names = ("rows", "cols") if kind.partial else ("index", "limit")
-        super().__init__(manager, kind, [*members, *((name, types.int64) for name in names), ("site", types.int32)])
+structure(
+    TileRefType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        ("width", types.int64),
+        *((name, types.int64) for name in (("rows", "cols") if kind.partial else ("index", "limit"))),
+        ("site", types.int32),
+    ],
+)
 
 
 # Getting tiles
@@ -108,8 +111,28 @@ class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
         return types.BoundFunction(GetRemainder, kind)
 
 
+def _of_flat(lower: Any) -> Any:
+    """Lowers a tile of an output as a tile of the flat slice. For an output of two axes, the distance between rows
+    comes from the slice's shape, not from the index."""
+
+    def lower_flat_one(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind, index_type = sig.args
+        if kind.ndim == 1:
+            return lower(context, builder, sig, args)
+        index = args[1]
+        if isinstance(index_type, GridIndexType) and kind.ndim == 2:
+            grid = proxy(context, builder, grid_index, index)
+            grid.width = builder.extract_value(proxy(context, builder, kind, args[0]).shape, 1)
+            index = grid._getvalue()
+        flat = signature(sig.return_type, kind.flat, index_type)
+        return lower(context, builder, flat, (lower_flat(context, builder, kind, args[0]), index))
+
+    return lower_flat_one
+
+
 @lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
-def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns this thread's tile of an output."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
@@ -144,7 +167,8 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
-def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns the part of this thread's tile that is inside the output. The result is None in the kernel if the whole
     tile is inside, or if no part of it is."""
     output, kind = sig.args[0], sig.return_type
@@ -206,26 +230,7 @@ def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
 # None
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], TileRefType) and args[1] == types.none:
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, TileRefType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = proxy(context, builder, sig.args[0], args[0])
-    if sig.args[0].partial:
-        return builder.icmp_signed("==", tile.cols, _ZERO)
-    return builder.icmp_unsigned(">=", tile.index, tile.limit)
-
-
-@lowering_registry.lower(operator.is_not, TileRefType, types.NoneType)
+@optional(TileRefType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = proxy(context, builder, sig.args[0], args[0])
     if sig.args[0].partial:
@@ -249,22 +254,6 @@ def check_position(kind: Any, position: Any) -> None:
             raise errors.TypingError("position outside the tile")
 
 
-@typing_registry.register_global(operator.getitem)
-class TileGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], TileRefType) and _is_position(*args):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
-@typing_registry.register_global(operator.setitem)
-class TileSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 3 and isinstance(args[0], TileRefType) and _is_position(*args[:2]):
-            return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-        return None
-
-
 def _is_position(kind: Any, position: Any) -> bool:
     parts = list(position) if isinstance(position, types.BaseTuple) else [position]
     if len(parts) != len(kind.tile):
@@ -276,6 +265,10 @@ def _is_position(kind: Any, position: Any) -> bool:
             note(f"a position in {kind.what} is an integer, not {display(part)}; convert it, as in i64(…)")
             return False
     return True
+
+
+readable(TileRefType, _is_position)
+writable(TileRefType, _is_position)
 
 
 @lowering_registry.lower(operator.getitem, TileRefType, types.Any)
@@ -320,15 +313,7 @@ def _sides(kind: Any, tile: Any) -> list[Any]:
 # Sizes
 
 
-@typing_registry.register_global(len)
-class TileLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], TileRefType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, TileRefType)
+@has_length(TileRefType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = proxy(context, builder, sig.args[0], args[0])
     _report_none(builder, sig.args[0], tile)

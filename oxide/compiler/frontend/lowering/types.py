@@ -13,6 +13,8 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language.types import SCALARS, ScalarType
 
+from .operators import COMPARISONS, operation_of
+
 
 class HalfType(types.Number):  # type: ignore[misc]
     """The type of a narrow float. numba's own float16 needs a CUDA C++ library."""
@@ -41,34 +43,12 @@ NUMBA_TYPES: dict[str, Any] = {
     for name, scalar in SCALARS.items()
 }
 
-_INTEGER_OPERATORS = frozenset(
-    {
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.and_,
-        operator.or_,
-        operator.xor,
-        operator.iadd,
-        operator.isub,
-        operator.imul,
-        operator.iand,
-        operator.ior,
-        operator.ixor,
-    }
-)
+NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64"}
 
-_UNARY = frozenset({operator.neg, operator.pos, operator.invert, abs})
-_DIVISIONS = frozenset({operator.floordiv, operator.mod, operator.ifloordiv, operator.imod, divmod})
-_SHIFTS = frozenset({operator.lshift, operator.rshift, operator.ilshift, operator.irshift})
-_COMPARISONS = {
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-    operator.eq: "==",
-    operator.ne: "!=",
-}
+_INTEGER_OPERATORS = (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor)
+_UNARY = (operator.neg, operator.pos, operator.invert, abs)
+_DIVISIONS = (operator.floordiv, operator.mod, divmod)
+_SHIFTS = (operator.lshift, operator.rshift)
 
 
 @typeof_impl.register(ScalarType)
@@ -89,7 +69,7 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
         return args
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if len(plain) == 2 and key in _DIVISIONS:
         return args if any(_may_be_negative(argument) for argument in args) else (types.uint64,) * 2
     if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
@@ -104,11 +84,11 @@ def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
     operations are comparisons, and the quotients and remainders that ``mixed_arguments`` has not converted. A quotient
     or a remainder is an ``i64``. Returns None for any other operation."""
     plain = [types.unliteral(argument) for argument in args]
-    key = getattr(function, "typing_key", function)
+    key = operation_of(function)
     if len(plain) != 2 or not _is_mixed(plain):
         return None
     wide = [types.int64 if kind.signed else types.uint64 for kind in plain]
-    if key in _COMPARISONS:
+    if key in COMPARISONS:
         return signature(types.boolean, *wide)
     return signature(types.int64, *wide) if key in _DIVISIONS and key is not divmod else None
 
@@ -123,12 +103,12 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
     plain = [types.unliteral(argument) for argument in args]
     if len(plain) != 1 or not isinstance(plain[0], types.Integer):
         return None
-    return signature(plain[0], plain[0]) if getattr(function, "typing_key", function) in _UNARY else None
+    return signature(plain[0], plain[0]) if operation_of(function) in _UNARY else None
 
 
 def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
     """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
-    return function in _COMPARISONS and mixed_signature(function, kinds) is not None
+    return function in COMPARISONS and mixed_signature(function, kinds) is not None
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
@@ -144,7 +124,7 @@ def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], 
     signed = (left, right)[number]
     negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
     if_negative = function(-1, 0) if number == 0 else function(0, -1)
-    otherwise = builder.icmp_unsigned(_COMPARISONS[function], left, right)
+    otherwise = builder.icmp_unsigned(COMPARISONS[function], left, right)
     return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
 
 
@@ -186,11 +166,8 @@ def conversion_problem(target: Any, value: Any) -> str | None:
 def display(numba_type: Any) -> str:
     """Returns the name of a type as a kernel's author writes it."""
     plain = types.unliteral(numba_type)
-    for name, known in NUMBA_TYPES.items():
-        if plain == known:
-            return name
-    if isinstance(plain, OpenFloat):
-        return "f64"
+    if plain in NAMES:
+        return NAMES[plain]
     if isinstance(plain, types.Optional):
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):

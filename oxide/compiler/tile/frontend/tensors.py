@@ -7,7 +7,7 @@ from typing import Any, final
 
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.numbers import BOOL, I64
-from oxide.language.types import ATOMIC
+from oxide.language.types import SCALARS
 
 from .nodes import Nodes, TensorParameter
 
@@ -141,7 +141,7 @@ def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mas
         build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
     if tensor.tile is None and not tensor.is_target:
         build.refuse(f"{tensor.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Target")
-    kinds = [each.name for each in ATOMIC.values() if _FAMILIES.get(name, "bits") in each.atomics]
+    kinds = [each.name for each in SCALARS.values() if _FAMILIES.get(name, "bits") in each.atomics]
     if name != "scatter" and tensor.scalar.name not in kinds:
         build.refuse(f"{name} changes elements of {' '.join(kinds)}, and {tensor.name} has {tensor.scalar.name}")
     places, test, shape = _places(build, name, tensor, indices, mask)

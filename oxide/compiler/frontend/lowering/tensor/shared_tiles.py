@@ -11,15 +11,15 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.common import primitive, readable, writable
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.language.tensor.shared_tiles import SharedTiles
 
 from ..primitives import site
 from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
-from ..shared import check_value, static_memory
+from ..shared import static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from ..types import display
 
@@ -60,10 +60,7 @@ class TilesType(types.Type):  # type: ignore[misc]
         return self.rows * ROW_BYTES
 
 
-@register_model(TilesType)
-class TilesModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _BYTE_POINTER)
+primitive(TilesType, lambda kind: _BYTE_POINTER)
 
 
 @typing_registry.register_global(SharedTiles)
@@ -104,30 +101,16 @@ def _lower_make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return static_memory(builder, kind.count * kind.tile_bytes, _ALIGNMENT)
 
 
-@typing_registry.register_global(operator.getitem)
-class TilesGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) != 2 or not isinstance(args[0], TilesType) or not takes_index(*args):
-            return None
-        return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-
-
-@typing_registry.register_global(operator.setitem)
-class TilesSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) != 3 or not isinstance(args[0], TilesType) or not takes_index(*args[:2]):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-
-
 def takes_index(kind: Any, index: Any) -> bool:
     parts = list(index) if isinstance(index, types.BaseTuple) else []
     if len(parts) == 3 and all(isinstance(types.unliteral(part), types.Integer) for part in parts):
         return True
     note(f"the index of {kind.name} is a tile's number, a row and a column, all integers")
     return False
+
+
+readable(TilesType, takes_index)
+writable(TilesType, takes_index)
 
 
 @lowering_registry.lower(operator.getitem, TilesType, types.Any)
