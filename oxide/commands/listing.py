@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oxide.compiler.source.text import line_in, text_of
+from oxide.compiler.source.text import line_in
+from oxide.compiler.source.text import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -30,7 +31,7 @@ def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     notes = _notes(special, form, cc)
     function = special.description.function
     own = function.__code__.co_filename
-    source = text_of(function).split("\n")[:-1]
+    source = source_of(function).split("\n")[:-1]
     lines = {(own, number): text for number, text in enumerate(source, function.__code__.co_firstlineno)}
     for place in notes:
         lines.setdefault(place, line_in(*place))
@@ -43,11 +44,32 @@ def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     return "\n".join(shown)
 
 
+def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
+    """Returns one form of a kernel, such as ``"ptx"``, as text. Raises ``LookupError`` if a tool for it is missing."""
+    if form == "ptx":
+        return special.ptx(cc)
+    if form == "sass":
+        from oxide.commands.sass import disassembly
+
+        return disassembly(special.ptx(cc))
+    if form == "llvm":
+        return special.llvm_ir()
+    if form == "asm":
+        return special.native_asm()
+    kernel = special.description
+    if kernel.tile is not None:
+        from oxide.compiler.tile.explanation import explained
+
+        return explained(kernel.tile, 10 * cc[0] + cc[1])
+    lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
+    if kernel.unchecked:
+        lines.append("  unchecked: no access is checked")
+    return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
+
+
 def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
     """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
     no places, or the code has no line tables."""
-    from oxide.commands.inspect import text_of
-
     if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
     if form != "checks":

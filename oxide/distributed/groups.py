@@ -24,9 +24,10 @@ from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.locks import is_interrupt, new_lock, unheld
 from oxide.messages import written
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import HostReport
-from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of

@@ -22,8 +22,9 @@ from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_paramet
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.memory import DeviceBox, require_device
 from oxide.runtime.device.pointer import DevicePointer
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed

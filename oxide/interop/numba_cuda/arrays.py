@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda import devices
+from oxide.interop.numba_cuda import current_device
 from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
 from oxide.runtime.device.interop import dlpack_device, host_array
 from oxide.runtime.device.memory import BoxArgument, DeviceBox
@@ -430,7 +430,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     if is_cuda_array(obj):
         return on_box(oxide.from_cuda_array_interface(obj))
     theirs = hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray)
-    if theirs and obj.__dlpack_device__()[0] == dlpack_device(devices.current())[0]:
+    if theirs and obj.__dlpack_device__()[0] == dlpack_device(current_device.current())[0]:
         return on_box(oxide.from_dlpack(obj))
     raise TypeError("*obj* doesn't implement the cuda array interface.")
 

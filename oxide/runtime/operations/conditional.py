@@ -23,8 +23,7 @@ from oxide.errors import ArgumentError, GraphError
 from oxide.messages import warn_caller, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
-from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.graph import AsGraph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box, describe
@@ -35,7 +34,7 @@ from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.device.memory import Allocation
+    from oxide.runtime.device.allocation import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
     Flag = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]

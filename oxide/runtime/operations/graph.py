@@ -26,8 +26,7 @@ from oxide.locks import unheld
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream

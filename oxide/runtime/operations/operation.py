@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.pictures import Picture
-    from oxide.runtime.device.partition import Partition
-    from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.runtime import Device, Runtime
+    from oxide.runtime.device.memory import Partition
+    from oxide.runtime.device.runtime import Device, Runtime, SchedulingPolicy
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")

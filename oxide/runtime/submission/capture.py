@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES
 from oxide.errors import GraphError, LaunchError
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import add_note_once, identity
-from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 from oxide.runtime.submission.stops import PlanEnds, Unknown
 
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
         Ranges,
         StreamHandle,
     )
-    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.allocation import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream
-    from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class LaunchHook:
         """Called when the graph is made. The hook may destroy the graph, if it refuses all launches from then on."""
 
     @abstractmethod
-    def __call__(self, context: ExecutionContext) -> None:
+    def __call__(self, context: Any) -> None:
         """Called before the graph is launched."""
 
     @abstractmethod
@@ -89,7 +88,7 @@ class Recording:
     stream: Stream
     allocates: bool = True
     _: KW_ONLY
-    outer: ExecutionContext | None = None
+    outer: Any = None
     of_run: bool = False
     rehearses: bool = False
     explains: bool = False
@@ -99,7 +98,7 @@ class Recording:
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
         # What each launch calls before the graph, with the memory that it uploads to, None if it uploads nothing.
-        self.at_launch: dict[Callable[[ExecutionContext], None], Allocation | None] = {}
+        self.at_launch: dict[Callable[[Any], None], Allocation | None] = {}
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
@@ -254,7 +253,7 @@ class Recording:
             raise NotRecordable
         raise kind(message)
 
-    def needs_data(self, context: ExecutionContext, stage: str) -> NoReturn:
+    def needs_data(self, context: Any, stage: str) -> NoReturn:
         """Refuses a function of the program that would see the data of recorded copies; ``stage`` describes it. In the
         recording of a run, has the recorded part submitted instead."""
         if self.outer is not None:

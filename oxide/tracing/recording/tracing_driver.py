@@ -23,12 +23,11 @@ from oxide.driver.base import (
     Wrapper,
 )
 from oxide.errors import OxideError
-from oxide.tracing.recording.notes import Note
+from oxide.tracing.recording.notes import Note, Notes
 
 if TYPE_CHECKING:
     from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
     from oxide.runtime.device.runtime import Device
-    from oxide.tracing.recording.recorder import Recorder
 
 
 @final
@@ -57,7 +56,7 @@ def _nameless(function: FunctionHandle) -> str:
 class TracingDriver(Wrapper):
     """A driver around ``inner``. ``know_stream`` and ``know_kernels`` register what was made before the trace."""
 
-    def __init__(self, inner: Driver, clock: Clock, recorder: Recorder, known: _Known | None = None) -> None:
+    def __init__(self, inner: Driver, clock: Clock, recorder: Notes, known: _Known | None = None) -> None:
         super().__init__(inner)
         self._clock = clock
         self._recorder = recorder

@@ -61,7 +61,7 @@ def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None
     scalar = of_dtype(array.dtype)
     if scalar is None:
         return None
-    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session.constants.get(id(array)))
+    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session().constants.get(id(array)))
 
 
 @lowering_registry.lower_constant(ConstantArrayType)

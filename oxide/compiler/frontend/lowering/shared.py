@@ -105,7 +105,7 @@ def _number() -> int:
     """Returns a new number for the array being lowered, and records the array's place in the source under this
     number."""
     number = next(_numbers)
-    array_places[number] = session.file, session.line, session.span
+    array_places[number] = session().file, session().line, session().span
     return number
 
 

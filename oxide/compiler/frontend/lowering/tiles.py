@@ -26,7 +26,7 @@ from oxide.compiler.signature.signature import alignment_of
 from .common import has_length, optional, structure
 from .elements import readable, writable
 from .primitives import site
-from .refs import takes_thread_index
+from .refs import GET_MUT, takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
     SliceType,
@@ -88,6 +88,9 @@ class GetTile(AbstractTemplate):  # type: ignore[misc]
             return None
         kind = TileRefType(output.dtype, output.tile, output.parameter, self.partial)
         return signature(kind, *args, recvr=output)
+
+
+GET_MUT[True] = GetTile
 
 
 class GetRemainder(GetTile):

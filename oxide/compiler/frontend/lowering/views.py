@@ -58,8 +58,6 @@ class VectorViewType(types.IterableType):  # type: ignore[misc]
 
     @property
     def iterator_type(self) -> Any:
-        from .view_loops import VectorIteratorType
-
         return VectorIteratorType((self,))
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -84,8 +82,6 @@ class TileViewType(types.IterableType):  # type: ignore[misc]
 
     @property
     def iterator_type(self) -> Any:
-        from .view_loops import TileIteratorType
-
         return TileIteratorType(self)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -95,6 +91,32 @@ class TileViewType(types.IterableType):  # type: ignore[misc]
 
     def can_convert_to(self, context: Any, other: Any) -> Any:
         return Conversion.safe if isinstance(other, TileViewType) and other.dtype == self.dtype else None
+
+
+class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
+    """The type of an iterator over one view or, if ``zipped``, over several views in lockstep."""
+
+    def __init__(self, vectors: tuple[VectorViewType, ...], zipped: bool = False) -> None:
+        self.vectors = vectors
+        self.zipped = zipped
+        super().__init__(f"{'zip_exact' if zipped else 'iterator'}({', '.join(str(vector) for vector in vectors)})")
+
+    @property
+    def yield_type(self) -> Any:
+        elements = [vector.dtype for vector in self.vectors]
+        return types.BaseTuple.from_types(elements) if self.zipped else elements[0]
+
+
+class TileIteratorType(types.IteratorType):  # type: ignore[misc]
+    """The type of an iterator over the rows of a tile."""
+
+    def __init__(self, tile: TileViewType) -> None:
+        self.tile = tile
+        super().__init__(f"iterator({tile})")
+
+    @property
+    def yield_type(self) -> Any:
+        return VectorViewType(self.tile.dtype, self.tile.parameter, contiguous=True)
 
 
 REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
