@@ -7,8 +7,7 @@ listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LIN
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oxide.compiler.source.text import line_in
 from oxide.compiler.source.text import text_of as source_of
@@ -29,11 +28,17 @@ _NO_CODE = re.compile(r"^\s*(?://|#|\.|$)|^\s*[$.\w]+:|^\s*[{}()]\s*$")
 def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     """Returns the source of a kernel, and of the functions inlined into it. Below each line stand the lines of ``form``
     that it becomes. Raises ``LookupError`` if the code has no line tables or a tool is missing."""
-    notes = notes_of(special, form, cc)
+    notes = _notes(special, form, cc)
+    function = special.description.function
+    own = function.__code__.co_filename
+    source = source_of(function).split("\n")[:-1]
+    lines = {(own, number): text for number, text in enumerate(source, function.__code__.co_firstlineno)}
+    for place in notes:
+        lines.setdefault(place, line_in(*place))
     shown: list[str] = []
-    for file, lines in source_lines(special, notes).items():
+    for file in dict.fromkeys([own, *[file for file, _ in sorted(notes)]]):
         shown.append(file)
-        for number, text in lines:
+        for (_, number), text in sorted([each for each in lines.items() if each[0][0] == file]):
             shown.append(f"{number:5}  {text}".rstrip())
             shown += [f"{'':7}  | {note}" for note in notes.get((file, number), ())]
     return "\n".join(shown)
@@ -62,25 +67,29 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
 
 
-def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
+def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
     """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
     no places, or the code has no line tables."""
-    if form == "checks" and special.description.tile is None:
-        found: dict[Place, list[str]] = {}
-        for check in special.checks():
-            found.setdefault((check.file, check.line), []).append(re.sub(r"^line \d+: ", "", str(check)))
-        return found
-    if form == "checks":
-        return _plan(special, text_of(special, form, cc))
-    if form not in ("ptx", "sass", "asm"):
+    if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
-    notes = by_place(text_of(special, form, cc))
-    if not notes:
-        raise LookupError(
-            f"--source --{form}: the code of kernel {special.description.name} has no line tables; compile it with "
-            "@kernel(lineinfo=True), or set OXIDE_LINEINFO=1"
-        )
-    return notes
+    if form != "checks":
+        notes = by_place(text_of(special, form, cc))
+        if not notes:
+            raise LookupError(
+                f"--source --{form}: the code of kernel {special.description.name} has no line tables; compile it with "
+                "@kernel(lineinfo=True), or set OXIDE_LINEINFO=1"
+            )
+        return notes
+    if special.description.tile is None:
+        placed = [(check.file, check.line, re.sub(r"^line \d+: ", "", str(check))) for check in special.checks()]
+    else:
+        file = special.description.function.__code__.co_filename
+        plan = re.findall(r"^line (\d+): (.*)", text_of(special, form, cc), re.MULTILINE)
+        placed = [(file, int(line), text) for line, text in plan]
+    found: dict[Place, list[str]] = {}
+    for file, line, text in placed:
+        found.setdefault((file, line), []).append(text)
+    return found
 
 
 def by_place(code: str) -> dict[Place, list[str]]:
@@ -107,6 +116,7 @@ def by_place(code: str) -> dict[Place, list[str]]:
 
 def _path(file: re.Match[str]) -> str:
     return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
+<<<<<<< HEAD
 
 
 def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:
@@ -137,3 +147,5 @@ def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
         if placed := re.match(r"line (\d+): (.*)", line):
             found.setdefault((file, int(placed[1])), []).append(placed[2])
     return found
+=======
+>>>>>>> lean

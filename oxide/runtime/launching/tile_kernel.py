@@ -40,8 +40,9 @@ from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.refusals import refuse_shared_tensors
-from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
+from oxide.runtime.launching.tuning import Tuned, checked_configs, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
+from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.combinators import zip as both
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.tiles import Partitioned
@@ -181,7 +182,8 @@ class TileKernel:
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
     ) -> Tuned:
         """Does what ``tune`` does, in a thread, so that the event loop keeps running."""
-        return await in_thread(lambda: self.tune(configs, *args, budget=budget, progress=progress, **kwargs))
+        search = functools.partial(self.tune, configs, *args, budget=budget, progress=progress, **kwargs)
+        return await current_loop().in_thread(search)
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
         """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns

@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -476,17 +476,10 @@ class Tuner:
         self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
     ) -> Tuned:
         """Does the work of ``Kernel.tune_async``."""
-        return await in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
+        return await current_loop().in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
 
     def load(self, path: str | os.PathLike[str]) -> int:
         """Does the work of ``Kernel.load_tuned``."""
         found = loaded(self._kernel, path)
         self._tuned |= found
         return len(found)
-
-
-async def in_thread(search: Callable[[], Tuned]) -> Tuned:
-    """Runs a search in a thread, while the event loop keeps running."""
-    found: list[Tuned] = []
-    await current_loop().in_thread(lambda: found.append(search()))
-    return found[0]

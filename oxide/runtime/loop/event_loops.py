@@ -14,7 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.errors import NoEventLoopError
 from oxide.weak_table import WeakTable
@@ -22,6 +22,8 @@ from oxide.weak_table import WeakTable
 if TYPE_CHECKING:
     import asyncio
     from types import FrameType
+
+T = TypeVar("T")
 
 
 class EventLoop(ABC):
@@ -57,9 +59,9 @@ class EventLoop(ABC):
         loop has ended."""
 
     @abstractmethod
-    async def in_thread(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` in a thread and waits for the thread. After a cancellation the wait ends, and the thread
-        runs on."""
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` in a thread, waits for the thread and returns the result. After a cancellation the wait
+        ends, and the thread runs on."""
 
 
 class Sleeper(ABC):
@@ -258,10 +260,10 @@ class _TrioLoop(EventLoop):
 
         return call_soon
 
-    async def in_thread(self, function: Callable[[], None]) -> None:
+    async def in_thread(self, function: Callable[[], T]) -> T:
         import trio
 
-        await trio.to_thread.run_sync(function, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
 
 
 @final
@@ -383,8 +385,8 @@ class _AsyncioLoop(EventLoop):
 
         return call_soon
 
-    async def in_thread(self, function: Callable[[], None]) -> None:
-        await self._loop.run_in_executor(None, function)
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(None, function)
 
 
 @final

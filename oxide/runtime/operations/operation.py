@@ -135,9 +135,7 @@ class DeviceOperation(Submittable[T_co]):
         ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or
         ``map``).
         """
-        from oxide.runtime.operations.combinators import unzip
-
-        return unzip(self, n)
+        return combinators.unzip(self, n)
 
     def arc(self) -> DeviceOperation[Arc[T_co]]:
         """Yields the result in an ``Arc``, to be shared by clones."""
