@@ -44,6 +44,7 @@ WITH_ERRORS = {
 COMPILER = (
     "source",
     "signature",
+    "primitives",
     "ir",
     "check",
     "frontend",
@@ -147,6 +148,28 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
         if imported.split(".")[0] in {"numba", "numba_cuda"}
     ]
     assert not wrong
+
+
+PATTERNS = {
+    "oxide/compiler/ir": {"parser", "text", "module", "files"},  # the parser, names, and names in templates of IR
+    "oxide/compiler/check": {"numba_errors", "print_formats"},  # messages
+    "oxide/compiler/frontend/lowering": {"debug"},  # messages
+}
+"""The files of the compiler that may look into text by regular expressions."""
+
+
+def test_the_compiler_reads_no_text_by_patterns_but_in_its_parser_names_and_messages() -> None:
+    allowed = {f"{folder}/{name}.py" for folder, names in PATTERNS.items() for name in names}
+    found = {
+        str(path.relative_to(ROOT)): sum(
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+        for path in (ROOT / "oxide" / "compiler").rglob("*.py")
+        if any(name.partition(".")[0] == "re" for _, name in imports_of(path))
+    }
+    assert set(found) == allowed
+    assert sum(found.values()) <= 25
 
 
 @pytest.mark.slow

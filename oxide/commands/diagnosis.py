@@ -64,7 +64,7 @@ def examine() -> Iterator[Finding]:
     """Examines this machine. Yields each finding as soon as it is known."""
     asked = os.environ.get("OXIDE_DEVICE", "")
     yield from package()
-    yield from versions(*requirements())
+    yield from versions(requirements(), installed_version)
     driver = cuda_driver()
     yield from gpus(driver, nvidia_cards(), asked, bindings_major())
     yield libdevice(_libdevice(), bool(driver.gpus))
@@ -97,13 +97,12 @@ def package() -> Iterator[Finding]:
         )
 
 
-def requirements() -> tuple[list[str] | None, Callable[[str], str | None]]:
-    """Returns the package's own requirements, None if it is not installed, and a function that returns the version of
-    an installed package."""
+def requirements() -> list[str] | None:
+    """Returns the package's own requirements, None if it is not installed."""
     try:
-        return metadata.requires(DISTRIBUTION) or [], installed_version
+        return metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        return None, installed_version
+        return None
 
 
 def installed_version(name: str) -> str | None:

@@ -40,9 +40,9 @@ def console(stream: TextIO | None = None) -> Console:
     )
 
 
-def say(text: str, style: str | None = None) -> None:
+def say(text: str) -> None:
     """Prints a line."""
-    console().print(text, style=style)
+    console().print(text)
 
 
 def complain(command: str, message: str) -> None:

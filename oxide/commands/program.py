@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from oxide.commands import (
-    bench,
     build,
     cache,
     doctor,
@@ -41,7 +40,7 @@ app = typer.Typer(
       0  all is well
       1  a finding, or a failure of what ran
       2  wrong usage, or no such kernel, file or tool
-      run, profile and bench pass on the status of what they run.
+      run and profile pass on the status of what they run.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help, as users copy from it and pipe it
@@ -51,9 +50,6 @@ app = typer.Typer(
 
 _AS_GIVEN = {"allow_interspersed_args": False}
 """For a command that runs a file: all arguments after the file are the program's."""
-
-_UNKNOWN = {"ignore_unknown_options": True}
-"""For a command that passes options it does not know on to another program."""
 
 
 @app.callback()
@@ -76,7 +72,6 @@ app.command("inspect", short_help="show what a kernel becomes")(inspect.inspect)
 app.command("build", short_help="compile kernels ahead of time")(build.build)
 app.command("graph", short_help="draw an operation or a captured graph")(graph.graph)
 app.add_typer(cache.app, name="cache", short_help="list, measure, verify or clear the cache")
-app.command("bench", short_help="run the benchmarks of a checkout", context_settings=_AS_GIVEN | _UNKNOWN)(bench.bench)
 app.command("info", short_help="say which package and form of it runs")(info.info)
 
 

@@ -16,7 +16,6 @@ from oxide.commands.running import (
     File,
     checked_program,
     with_device,
-    with_number,
     with_sanitizer,
 )
 
@@ -55,7 +54,10 @@ def run(
     program = checked_program("run", file, arguments, as_module)
     environment: dict[str, str] = {}
     with_sanitizer("run", sanitize, environment)
-    with_number("run", "--seed", seed, "OXIDE_SEED", environment)
+    if seed is not None:
+        if seed < 0:
+            refuse("run", f"--seed {seed}: give a whole number of 0 or more")
+        environment["OXIDE_SEED"] = str(seed)
     if interpret:
         environment["OXIDE_INTERPRET"] = "1"
     if environment:
@@ -72,5 +74,5 @@ def run(
     # Replaces this process, so that signals, streams, tracebacks and the exit status are the program's own.
     command = program.command
     if numba_cuda:
-        command = [sys.executable, "-m", "oxide.commands.numba_program", *program.words]
+        command = [sys.executable, "-m", "oxide.commands.hosted", "numba-cuda", *program.words]
     os.execve(sys.executable, command, {**os.environ, **environment})

@@ -8,7 +8,6 @@ import runpy
 import sys
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,11 +40,6 @@ class Program:
     def command(self) -> list[str]:
         """Returns the command that runs the program with this Python."""
         return [sys.executable, *self.words]
-
-    @property
-    def stem(self) -> str:
-        """Returns a name for files about the program, such as profiles."""
-        return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
 
 
 def checked_program(command: str, file: str, arguments: list[str] | None, as_module: bool) -> Program:
@@ -125,12 +119,3 @@ def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str])
     if not asked:
         refuse(command, f"--sanitize={kinds}: name memory, race or memory,race")
     environment[VARIABLE] = ",".join(sorted(asked))
-
-
-def with_number(command: str, option: str, value: int | None, variable: str, environment: dict[str, str]) -> None:
-    """Sets an environment variable to a whole number. Ends the command if the number is negative."""
-    if value is None:
-        return
-    if value < 0:
-        refuse(command, f"{option} {value}: give a whole number of 0 or more")
-    environment[variable] = str(value)

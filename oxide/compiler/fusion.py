@@ -22,7 +22,6 @@ afterwards, or has its old value.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +29,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.ir.parameters import argument_types, element_type
+from oxide.compiler.ir.text import identifier
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing
 from oxide.errors import LaunchError
@@ -365,7 +365,7 @@ class Fusion:
         from .elementwise.composition import compose  # here, as it loads LLVM, which a cached kernel does not need
 
         parts, words, placements = self.composed()
-        symbol = "oxide.fused." + re.sub(r"\W", "_", self.name)
+        symbol = "oxide.fused." + identifier(self.name)
         return compose(self.name, symbol, parts, words), placements
 
     def composed(self) -> tuple[list[Part], list[Words], tuple[Placement, ...]]:

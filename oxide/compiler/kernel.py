@@ -210,8 +210,6 @@ class Kernel:
         self._tuner: Tuning | None = None
         if launches is not None and configs:
             self._unconfigured = self._tuner = launches.tuner(self, configs)
-        self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
-        """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -234,8 +232,6 @@ class Kernel:
         if launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be launched: import oxide, which brings the runtime")
         try:
-            if self.redirected is not None:
-                return self.redirected(self, config)
             return launches.configured(self, config)
         except LaunchError as error:
             drop_frames(error)
@@ -295,7 +291,7 @@ class Kernel:
         found.description = description
         found.launches = None if self.launches is None else self.launches.again()
         found._lock, found._specializations, found.only = new_lock(), {}, None
-        found._unconfigured = found.redirected = found._tuner = found._interpreted = None
+        found._unconfigured = found._tuner = found._interpreted = None
         return found
 
     def options(self) -> dict[str, Any]:

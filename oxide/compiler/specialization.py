@@ -23,7 +23,7 @@ from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, Tu
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
-from oxide.driver.base import Code, KernelResources, Target
+from oxide.driver.base import Code, KernelResources, Target, capability_of
 from oxide.errors import CompileError, LaunchError, cell_of
 from oxide.locks import new_lock, unheld
 from oxide.messages import written
@@ -370,7 +370,7 @@ class Specialization:
         return compile_ptx(
             self.portable
             if kernel.tile is None
-            else kernel.tile.portable(_capability(target.arch), lines=kernel.lineinfo),
+            else kernel.tile.portable(capability_of(target.arch), lines=kernel.lineinfo),
             kernel.name,
             self.signature,
             self.kernel_id,
@@ -403,11 +403,6 @@ class Specialization:
         return compile_sanitized(
             kernel.name, portable, self.signature, self.kernel_id, target, kinds, whole, unchecked=kernel.unchecked
         )
-
-
-def _capability(arch: str) -> int:
-    """Returns the compute capability of a CUDA architecture: 90 for ``sm_90``."""
-    return int("".join(letter for letter in arch if letter.isdigit()))
 
 
 def _specialized(kernel: Kernel) -> Specialization:

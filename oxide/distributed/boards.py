@@ -92,10 +92,11 @@ class Boards:
     def write(self, text: str, to: int = TO_ALL) -> None:
         """Writes a note for all other ranks, or for rank ``to``. Call it only if ``has_room()`` is True, with a text
         that ``fitting`` returned."""
-        self._written += 1
-        body = _HEAD.pack(self._written, to, len(text)) + text.encode()
-        at = self._start + self._written % NOTES * NOTE_BYTES
-        self._own[at : at + _CHECKSUM.size + len(body)] = _CHECKSUM.pack(crc32(body)) + body
+        number = self._written = self._written + 1
+        note = _HEAD.pack(number, to, len(text)) + text.encode()
+        note = _CHECKSUM.pack(crc32(note)) + note
+        at = self._start + number % NOTES * NOTE_BYTES
+        self._own[at : at + len(note)] = note
 
     def take(self, rank: int) -> list[str]:
         """Takes the new notes of another rank. Returns the texts of the notes that are for this rank or for all."""

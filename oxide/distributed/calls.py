@@ -5,10 +5,11 @@ A *plane* moves the data of a group: ``shared_memory`` has the planes of CPU dev
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -89,37 +90,45 @@ class Call:
     submissions: list[Callable[[int], Ranges]] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.form, self.dtype = FORMS[self.kind], self.inputs[0].dtype
-        self.text = f"{self.kind} of {'x'.join(map(str, self.inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
-        if self.form.reduces:
-            self.text += f", {self.reduction}"
-        if self.form.rooted:
-            self.text += f" from rank {self.root}"
+        first = self.inputs[0]
+        self.form, self.dtype = FORMS[self.kind], first.dtype
+        self.text = _text_of(self.kind, first.shape, first.dtype, self.reduction, self.root)
 
     def transfer_text(self, source: int, destination: int) -> str:
         """Returns the text of one transfer, which both of its ranks send."""
         return f"transfer of {self.count} {name_of(self.dtype)} from rank {source} to rank {destination}"
 
 
-class Plane(Protocol):
+@lru_cache
+def _text_of(kind: Kind, shape: tuple[int, ...], dtype: np.dtype[Any], reduction: Reduction, root: int) -> str:
+    form = FORMS[kind]
+    ending = f", {reduction}" if form.reduces else f" from rank {root}" if form.rooted else ""
+    return f"{kind} of {'x'.join(map(str, shape)) or 'scalar'} {name_of(dtype)}{ending}"
+
+
+class Plane(ABC):
     """Moves the data of a group. ``failure`` is the error that has broken the group, None if it is not broken. Once the
     group was ``closed``, launches of captured graphs are refused."""
 
-    failure: CollectiveError | None
-    closed: bool
+    def __init__(self) -> None:
+        self.failure: CollectiveError | None = None
+        self.closed = False
 
+    @abstractmethod
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         """Submits a collective, rank by rank, to the streams of ``contexts``. Called with the submission lock held,
         between ``begin`` and ``end`` of the contexts. ``report`` gets the error if the collective fails."""
 
+    @abstractmethod
     def record(self, context: ExecutionContext, call: Call) -> None:
         """Records a collective in the capture of ``context``, instead of submitting it."""
 
-    def give_up(self, error: CollectiveError) -> None:
+    def give_up(self, error: CollectiveError) -> None:  # noqa: B027
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
         """Leaves the group."""
+        self.closed = True
 
 
 @cache

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
@@ -30,7 +29,7 @@ from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
@@ -283,9 +282,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
     def __reduce__(self) -> NoReturn:
@@ -318,19 +315,18 @@ class Group:
         context.watch_faults([report])
         if context.visible is not None:
             context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
-        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
         uses = call.uses
         if uses is None:
             uses = call.uses = self._uses(call)
         with context.submission_lock:
             submitted = False
-            for each, (reads, writes) in zip(lead, uses, strict=True):
+            for each, (reads, writes) in zip(contexts, uses, strict=False):  # the lead's alone on CPU devices
                 each.begin(reads, writes)
             try:
                 self._plane.submit(contexts, call, report)
                 submitted = True
             finally:
-                for each, (reads, writes) in zip(lead, uses, strict=True):
+                for each, (reads, writes) in zip(contexts, uses, strict=False):
                     each.end(reads, writes, submitted=submitted)
 
     def _uses(self, call: Call) -> list[tuple[list[Allocation], list[Allocation]]]:
@@ -362,11 +358,10 @@ class Collective(OfArguments[Any]):
 
     def __init__(self, group: Group, kind: Kind, boxes: tuple[Any, ...], **how: Any) -> None:
         """``how`` has further fields of the ``Call``."""
-        for box in boxes:
-            if isinstance(box, DeviceOperation):
-                box.consume()  # even if another argument is then refused
+        consume(boxes)
         self._group = group
         self._kind: Kind = kind
+        self._called = kind
         self._form = FORMS[kind]
         self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
@@ -385,9 +380,6 @@ class Collective(OfArguments[Any]):
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
         super().__init__(*boxes)
-
-    def traced_name(self) -> str:
-        return self._kind
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes
@@ -428,7 +420,7 @@ class Collective(OfArguments[Any]):
     def spec(self) -> Spec:
         if self._form.result is not None:
             return None
-        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._arguments]
+        specs = [spec_of(box) for box in self._arguments]
         return specs[-1] if len(self._group.ranks) == 1 else tuple(specs)
 
     def depict(self) -> Depiction:
@@ -510,8 +502,3 @@ def _uses(
     # The turns first: where two edges of a picture are one, it shows the last.
     writes = [*turns] if call.kind == "send" else [*turns, *[box._allocation for box in outputs]]
     return [each for each in reads if each not in writes], writes
-
-
-def _spec(box: DeviceBox | Arc[DeviceBox]) -> BoxSpec:
-    found = box.value if isinstance(box, Arc) else box
-    return BoxSpec(found.shape, found.dtype)

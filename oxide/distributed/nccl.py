@@ -16,11 +16,11 @@ from collections import deque
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, name_of
+from oxide.distributed.calls import CLOSED, Plane, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.language.types import SCALARS
@@ -30,6 +30,8 @@ from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy as np
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
@@ -64,12 +66,11 @@ def bindings() -> Any:
     return nccl
 
 
-class NcclPlane:
+class NcclPlane(Plane):
     """The plane of a process that has one communicator or several, each for one of its ranks. ``library`` is NCCL."""
 
     def __init__(self, library: Any, communicators: list[Any]) -> None:
-        self.failure: CollectiveError | None = None
-        self.closed = False
+        super().__init__()
         self._nccl = library
         self._communicators = communicators
         self._process = _process
@@ -98,8 +99,7 @@ class NcclPlane:
         assert context.recording is not None
         captured = partial(self._capture, self._submission(call, 0))
         context.recording.call(call.text, captured, context.timeline.handle)
-        context.recording.at_launch.append(_CapturedCall(self, call))
-        context.recording.uploads.append(None)
+        context.recording.at_launch[_CapturedCall(self, call)] = None
 
     def _capture(self, submission: Callable[[int], Ranges], stream: int) -> Ranges:
         """Submits a collective to a stream that is captured."""
@@ -126,9 +126,6 @@ class NcclPlane:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
             self._graphs[graph] = graphs
-
-    def give_up(self, error: CollectiveError) -> None:
-        """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
         """Leaves the group. In a forked child, does nothing: the group is its parent's."""
@@ -157,34 +154,39 @@ class NcclPlane:
 
     def _submission(self, call: Call, number: int) -> Callable[[int], Ranges]:
         """Returns the function that submits one rank's part of a call to a stream."""
-        nccl, communicator = self._nccl, self._communicators[number]
+        nccl, communicator, form = self._nccl, self._communicators[number], call.form
         given, output = call.inputs[number].ptr, call.outputs[number].ptr
-        reduction, count = _REDUCTIONS[call.reduction], call.count
-        name = name_of(call.dtype)
-        if name in _FLOATS_OF_COMPLEX:
-            name, count = _FLOATS_OF_COMPLEX[name], 2 * count
-        kind = _TYPES.get(name)
-        if kind is None or not call.form.reduces:  # data that only moves is bytes
-            kind, count = _BYTES, call.count * call.dtype.itemsize
-        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
+        kind, numbers = _elements(call.dtype, form.reduces)
+        count = numbers * call.count
+        if not count:
+            return lambda stream: ()
+        if not form.boxes:
+            further = [_REDUCTIONS[call.reduction]] if form.reduces else [call.root] if form.rooted else []
+            return partial(getattr(nccl, call.kind), given, output, count, kind, *further, communicator)
 
-        def submit(stream: int) -> Ranges:
-            if not count:
-                return ()
-            if not call.form.boxes:
-                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
-            else:
-                nccl.group_start()
-                try:
-                    if call.to >= 0:
-                        nccl.send(given, count, kind, call.to, communicator, stream)
-                    if call.source >= 0:
-                        nccl.recv(output, count, kind, call.source, communicator, stream)
-                finally:
-                    nccl.group_end()
+        def transfer(stream: int) -> Ranges:
+            nccl.group_start()
+            try:
+                if call.to >= 0:
+                    nccl.send(given, count, kind, call.to, communicator, stream)
+                if call.source >= 0:
+                    nccl.recv(output, count, kind, call.source, communicator, stream)
+            finally:
+                nccl.group_end()
             return ()
 
-        return submit
+        return transfer
+
+
+@cache
+def _elements(dtype: np.dtype[Any], reduces: bool) -> tuple[int, int]:
+    """Returns NCCL's type for boxes of a dtype, and how many numbers of it an element is. Data that only moves is
+    bytes."""
+    name, numbers = name_of(dtype), 1
+    if name in _FLOATS_OF_COMPLEX:
+        name, numbers = _FLOATS_OF_COMPLEX[name], 2
+    kind = _TYPES.get(name)
+    return (_BYTES, dtype.itemsize) if kind is None or not reduces else (kind, numbers)
 
 
 def one_process(devices: tuple[Device, ...]) -> NcclPlane:
@@ -403,7 +405,9 @@ class _Watch:
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
             with unheld(self._lock):
-                self._plane.require_going()
+                plane = self._plane
+                if plane.failure is not None or plane.closed:
+                    plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
                 for waiting in self._mine.values() if to == TO_ALL else (self._mine[to],):

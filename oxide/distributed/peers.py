@@ -195,15 +195,12 @@ class Peers:
         return {rank: self.receive(rank, what, deadline)[1] for rank in self.others}
 
     def error(self, what: str, rank: int, reason: str) -> CollectiveError:
-        """Returns the error for a collective that cannot complete."""
         return CollectiveError(f"{what} on rank {self.rank} of {self.size}: {reason}", what, rank)
 
     def give_up(self, error: CollectiveError) -> None:
-        """Tells the other ranks that this one has given up the group."""
         self.send(self.others, _failure(error, self.rank))
 
     def close(self) -> None:
-        """Leaves the group."""
         self.send(self.others, LEFT)
         for channel in self._channels.values():
             channel.close()

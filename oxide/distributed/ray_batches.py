@@ -157,7 +157,6 @@ class Scheduler:
         return lost
 
     def _lose(self, worker: Worker) -> None:
-        """Stops sending batches to an actor until it is ready again."""
         if worker.state == "ready":
             worker.state = "restarting"
             self._watch(worker)

@@ -29,7 +29,6 @@ _MADE_ANEW: dict[type, dict[str, Any]] = {
         "_unconfigured": type(None),
         "_interpreted": type(None),
         "_tuner": type(None),
-        "redirected": type(None),
     },
     TileKernel: {"_tuned": dict, "_kernels": dict, "_latest": type(None)},
     DeviceFunction: {},

@@ -16,7 +16,6 @@ import os
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
 import numpy as np
@@ -188,9 +187,7 @@ class ActorPool(Generic[Batch, Result]):
         self._tasks = tasks
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         tasks, scheduler = self._tasks, self._scheduler
         assert tasks is not None
         assert scheduler is not None

@@ -23,7 +23,6 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from numbers import Real
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, final
 
 from oxide.errors import (
@@ -201,9 +200,7 @@ class Batcher(Generic[Request, Result]):
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         tasks = self._tasks
         assert tasks is not None
         self._is_open = False
@@ -637,7 +634,7 @@ class _MisfitError(TypeError):
 class _Timed(DeviceOperation[Any]):
     """Runs an operation between two events."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[Any]) -> None:
         super().__init__(operation)
@@ -650,9 +647,6 @@ class _Timed(DeviceOperation[Any]):
             part: DeviceOperation[Any] = self._parts[0]
             return part
         frame.result = result, frame.data, frame.context.stream.record_event()
-        return None
-
-    def whereabouts(self) -> str | None:
         return None
 
 

@@ -58,7 +58,6 @@ class Times:
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def add(self, seconds: float) -> None:
-        """Adds a duration."""
         self.count += 1
         self.total += seconds
         self._recent.append(seconds)
@@ -115,7 +114,6 @@ class Measures:
         )
 
     def prometheus(self, name: str, now: BatcherStatistics) -> str:
-        """Returns the measures in Prometheus' text exposition format, version 0.0.4."""
         return "".join(f"{line}\n" for line in self._lines(_escaped(name), now))
 
     def _lines(self, name: str, now: BatcherStatistics) -> Iterator[str]:

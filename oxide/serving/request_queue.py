@@ -199,7 +199,6 @@ class _Group(Generic[Request, Result]):
 
     @property
     def oldest(self) -> float:
-        """Returns the arrival time of the request that has waited longest."""
         return min(next(iter(level)).arrived for level in self.levels.values())
 
 

@@ -6,7 +6,7 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 from oxide.tracing.events import Event, Work
@@ -42,18 +42,16 @@ class ProfileRow:
 
 
 @final
+@dataclass(slots=True)
 class _Sum:
     """The sums of a row. ``durations`` has the duration of one run out of each ``every`` runs, so that it stays
     short."""
 
-    __slots__ = ("count", "durations", "every", "nbytes", "total_ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_ns = 0
-        self.nbytes: int | None = 0
-        self.durations: list[int] = []
-        self.every = 1
+    count: int = 0
+    total_ns: int = 0
+    nbytes: int | None = 0
+    durations: list[int] = field(default_factory=list)
+    every: int = 1
 
     def add(self, duration: int, nbytes: int | None) -> None:
         if self.count % self.every == 0:

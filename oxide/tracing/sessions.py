@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
-from types import TracebackType
 from typing import NoReturn, final
 
 from oxide.errors import TraceError
@@ -43,9 +42,7 @@ class Trace:
         self._process = os.getpid()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Waits for the work submitted so far, and completes the file. Raises ``TraceError`` if a write failed. Does
         nothing in a forked child."""
         if self._file is None or os.getpid() != self._process:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final, final
 
@@ -21,33 +22,14 @@ from oxide.tracing.recording.notes import Note
 _ALWAYS: Final = 1 << 63
 _AHEAD: Final = 8  # if work has no times, so many entries of the queue are searched for later work that has ended
 
-_FUNCTIONS: Final = {
-    "DeviceToHost": "d2h",
-    "Duplicate": "dup",
-    "Empty": "empty",
-    "Full": "full",
-    "GraphLaunch": "graph launch",
-    "HostToDevice": "h2d",
-    "Memcpy": "memcpy",
-    "OnDevice": "on",
-    "Shared": "shared",
-    "ToDevice": "to_device",
-    "Value": "value",
-    "WithContext": "with_context",
-    "Zip": "zip",
-}
-"""The names of the functions that make operations, by the name of the operation's class."""
-
 
 @final
+@dataclass(slots=True)
 class _Work:
     """A note of work in its stream's queue. ``spans`` are its times, once they are known."""
 
-    __slots__ = ("note", "spans")
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
-        self.spans: list[Span] | None = None
+    note: Note
+    spans: list[Span] | None = None
 
     def known(self) -> bool:
         if self.spans is None:
@@ -57,30 +39,26 @@ class _Work:
 
 
 @final
+@dataclass(slots=True)
 class _Wait:
     """A note of a wait in its stream's queue. ``begun`` is set once the stream has reached the wait."""
 
-    __slots__ = ("begun", "cause", "note")
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
-        self.cause = ""
-        self.begun = 0
+    note: Note
+    cause: str = ""
+    begun: int = 0
 
 
 @final
+@dataclass(slots=True)
 class _Stream:
     """A stream: its name, its queue, the waits that it has reached, and the end of its last work."""
 
-    __slots__ = ("device", "ended", "name", "number", "queue", "reached")
-
-    def __init__(self, device: str, number: int, name: str) -> None:
-        self.device = device
-        self.number = number
-        self.name = name
-        self.queue: deque[_Work | _Wait] = deque()
-        self.reached: list[_Wait] = []
-        self.ended = 0
+    device: str
+    number: int
+    name: str
+    queue: deque[_Work | _Wait] = field(default_factory=deque)
+    reached: list[_Wait] = field(default_factory=list)
+    ended: int = 0
 
 
 @final
@@ -119,7 +97,7 @@ class Builder:
                 case "await":
                     _, begun, ended, track, name, outcome = note
                     arguments = {"outcome": outcome} if outcome else {}
-                    self._give(Host("await", f"await {plain_name(name)}", track, begun, ended, arguments), begun)
+                    self._give(Host("await", f"await {name}", track, begun, ended, arguments), begun)
                 case "sync":
                     _, begun, ended, track, handle = note
                     arguments = {} if handle is None else {"stream": self._stream(handle).name}
@@ -241,7 +219,7 @@ def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin |
     where the part was built. Returns None if ``run`` is None."""
     if run is None:
         return None
-    return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
+    return Origin(run.number, name, "" if built is None else _place(built[1], built[2]), run.track)
 
 
 @functools.lru_cache(4096)
@@ -251,11 +229,6 @@ def _place(code: CodeType, instruction: int) -> str:
         if first <= instruction < end and line is not None:
             return f"{code.co_filename}:{line}"
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def plain_name(name: str) -> str:
-    """Returns the name of the function that makes operations of the class ``name``; any other name unchanged."""
-    return _FUNCTIONS.get(name, name)
 
 
 def _is_over(queue: deque[_Work | _Wait]) -> bool:

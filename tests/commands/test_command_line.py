@@ -18,7 +18,7 @@ from tests.commands.command_line import ROOT, oxide
 from tests.reach import imports_of, module_name
 from tests.test_project import is_within
 
-COMMANDS = ("doctor", "new", "run", "profile", "trace", "sanitize", "inspect", "graph", "bench", "info")
+COMMANDS = ("doctor", "new", "run", "profile", "trace", "sanitize", "inspect", "graph", "info")
 HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
 
 

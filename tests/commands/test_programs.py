@@ -14,7 +14,7 @@ import pytest
 from oxide.commands import machine
 from oxide.commands.program import main
 from oxide.commands.sanitize import tool_findings
-from tests.commands.command_line import ROOT, oxide
+from tests.commands.command_line import oxide
 from tests.commands.fake_driver import fake_driver
 
 RACE = """
@@ -263,20 +263,6 @@ def test_a_log_without_findings_has_none() -> None:
     assert tool_findings("") == []
 
 
-def test_recipes_are_commands_that_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a program.py").touch()
-    assert main(["profile", "--ncu", "--nsys", str(tmp_path / "a program.py"), "--size", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    run = f"{sys.executable} '{tmp_path}/a program.py' --size 3"
-    commands = [line for line in lines if not line.startswith("#")]
-    assert [line for line in lines if line.endswith(run)] == [commands[0], commands[3]]
-    assert "ncu --set full --import-source yes" in commands[0]
-    assert "--launch-skip 0 --launch-count 1" in commands[0]  # also of a kernel that runs once
-    assert commands[2] == "ncu --import 'a program'.ncu-rep --page source --csv"
-    assert "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node" in commands[3]
-    assert commands[4].startswith("nsys stats ")
-
-
 def test_the_table_of_a_program(race: Path) -> None:
     ran = oxide("profile", "--device", "cpu", "--trace", "t.json", "--json", "p.json", "race.py", "6", cwd=race)
     assert ran.status == 6, ran.err
@@ -306,25 +292,6 @@ def test_a_program_that_raises_has_a_table_and_its_own_traceback(tmp_path: Path)
     assert ran.err.startswith("Traceback (most recent call last):\n")
     assert re.findall(r'File ".*?([^/"\n]+)", line (\d+)', ran.err) == [("raises.py", "5"), ("raises.py", "2")]
     assert ran.err.endswith("ValueError: no\n")
-
-
-def test_the_benchmarks_of_a_checkout_run(tmp_path: Path) -> None:
-    ran = oxide("bench", "no_such_group", cwd=ROOT)
-    assert ran.status == 2
-    assert "python -m benchmarks" in ran.err
-    assert "no_such_group" in ran.err
-    ran = oxide("bench", "--help-of-none", cwd=tmp_path)
-    assert ran.status == 2
-    assert "unrecognized arguments: --help-of-none" in ran.err
-
-
-def test_without_a_checkout_it_is_said_where_the_benchmarks_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("oxide.commands.bench.__file__", str(tmp_path / "site" / "oxide" / "commands" / "bench.py"))
-    assert main(["bench"]) == 2
-    assert "run this in a checkout of oxide" in capsys.readouterr().err
 
 
 @pytest.mark.slow

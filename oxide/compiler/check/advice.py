@@ -40,10 +40,6 @@ NUMPY: dict[str, str] = {
     "amax": f"{_LOOP} and max(a, b)",
     "min": f"{_LOOP} and min(a, b)",
     "amin": f"{_LOOP} and min(a, b)",
-    "maximum": "max(a, b)",
-    "minimum": "min(a, b)",
-    "fmax": "max(a, b)",
-    "fmin": "min(a, b)",
     "clip": "min(max(x, low), high)",
     "pow": "a ** b",
     "power": "a ** b",
@@ -66,15 +62,6 @@ NUMPY: dict[str, str] = {
     "mod": "a % b",
     "remainder": "a % b",
     "negative": "-x",
-    "arcsin": "math.asin(x)",
-    "arccos": "math.acos(x)",
-    "arctan": "math.atan(x)",
-    "arctan2": "math.atan2(y, x)",
-    "arcsinh": "math.asinh(x)",
-    "arccosh": "math.acosh(x)",
-    "arctanh": "math.atanh(x)",
-    "deg2rad": "math.radians(x)",
-    "rad2deg": "math.degrees(x)",
     "sign": "(x > 0) - (x < 0), an integer, which is 0 for a NaN",
     **{
         name: f"math.{name}({'a, b' if name in _OF_TWO else 'x'})"
@@ -82,7 +69,7 @@ NUMPY: dict[str, str] = {
         if hasattr(np, name) and name not in ("prod", "remainder", "pow")
     },
 }
-"""Maps NumPy's functions to their replacements in a kernel."""
+"""Maps the functions of NumPy that some kernels lack to their replacements in a kernel."""
 
 BUILTINS: dict[str, str] = {
     "sum": f"write {_LOOP} that adds",

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from oxide.compiler.primitives.numbers import CONVERT, bits_of, greatest, least
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS, ScalarType
 
-from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 
@@ -141,15 +141,6 @@ class _Atomics:
             return by if bits_of(memory.dtype, old) == bits_of(memory.dtype, expected) else old
 
         return self._change(index, new, value)
-
-
-def least(a: Any, b: Any) -> Any:
-    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
-    return b if a != a or b < a else a
-
-
-def greatest(a: Any, b: Any) -> Any:
-    return b if a != a or b > a else a
 
 
 def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:

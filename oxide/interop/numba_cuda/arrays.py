@@ -343,8 +343,18 @@ def _plain_shape(shape: Any) -> tuple[int, ...]:
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
     """Returns an array of uninitialised device memory."""
     sizes, kind = _plain_shape(shape), np.dtype(dtype)
-    steps = contiguous_strides(sizes[::-1], kind.itemsize)[::-1] if strides is None and order == "F" else strides
-    return on_box(_empty(sizes, kind, steps, stream))
+    return on_box(_empty(sizes, kind, steps_of(sizes, kind, strides, order), stream))
+
+
+def steps_of(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, order: str) -> Any:
+    """Returns the strides of an array: those that are given, if any, else those of its order."""
+    if strides is not None:
+        return strides
+    return (
+        contiguous_strides(shape[::-1], dtype.itemsize)[::-1]
+        if order == "F"
+        else contiguous_strides(shape, dtype.itemsize)
+    )
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> Any:

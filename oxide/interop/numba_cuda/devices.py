@@ -145,6 +145,12 @@ class Device:
         return f"<CUDA device {self.id} '{self.name}'>"
 
 
+@contextlib.contextmanager
+def defer_cleanup() -> Iterator[None]:
+    """Does nothing: oxide frees memory without waiting."""
+    yield
+
+
 class Deallocations:
     """numba.cuda's list of memory to be freed later. It is always empty, as oxide frees memory without waiting."""
 
@@ -154,10 +160,7 @@ class Deallocations:
     def __len__(self) -> int:
         return 0
 
-    @contextlib.contextmanager
-    def disable(self) -> Iterator[None]:
-        """Does nothing."""
-        yield
+    disable = staticmethod(defer_cleanup)
 
 
 class Context:
@@ -215,14 +218,8 @@ class Context:
         with self:
             return streams.stream()
 
-    def reset(self) -> None:
-        """Waits for the device's work."""
-        self.synchronize()
-
-    @contextlib.contextmanager
-    def defer_cleanup(self) -> Iterator[None]:
-        """Does nothing: oxide frees memory without waiting."""
-        yield
+    reset = synchronize
+    defer_cleanup = staticmethod(defer_cleanup)
 
     def push(self) -> None:
         """Makes the device current until ``pop``."""
@@ -423,9 +420,3 @@ def detect() -> bool:
     print("Summary:")
     print(f"\t{len(gpus)}/{len(gpus)} devices are supported")
     return len(gpus) > 0
-
-
-@contextlib.contextmanager
-def defer_cleanup() -> Iterator[None]:
-    """Does nothing: oxide frees memory without waiting."""
-    yield

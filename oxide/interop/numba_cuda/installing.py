@@ -8,7 +8,6 @@ refers to numba.cuda's object.
 from __future__ import annotations
 
 import importlib
-from types import TracebackType
 from typing import Any
 
 from oxide.locks import new_lock, unheld
@@ -24,9 +23,7 @@ class Installed:
     def __enter__(self) -> Installed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         uninstall()
 
 

@@ -215,9 +215,9 @@ class DeviceFuture(core.DeviceFuture, Generic[T]):
                         self._paused.fail(error)
                         self._complete(error)
 
-    async def start_before_data(self, loop: EventLoop, turn: Turn | None = None) -> None:
+    async def start_before_data(self, loop: EventLoop) -> None:
         """Submits the work up to its end, or up to a stop for host data: ``next_mark`` then tells what to wait for."""
-        stop = self.start(turn)
+        stop = self.start()
         while stop is not None and not isinstance(stop, HostData):
             await self.pass_stop(loop, stop)
             stop = self.start()

@@ -22,12 +22,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.compiler.specialization import Specialization
 from oxide.environment import word
 from oxide.errors import CompileError
-from oxide.locks import unheld
+from oxide.locks import new_lock, unheld
 from oxide.messages import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
@@ -47,15 +47,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class HostNumbers(Protocol):
-    """Numbers that the host generates for the device, once."""
+@final
+class HostNumbers:
+    """An array of numbers that is generated at the first request, in the requesting thread."""
+
+    __slots__ = ("__weakref__", "_array", "_lock", "_make")
+
+    def __init__(self, make: Callable[[], NDArray[Any]]) -> None:
+        self._make: Callable[[], NDArray[Any]] | None = make
+        self._array: NDArray[Any] | None = None
+        self._lock = new_lock()
+
+    def array(self) -> NDArray[Any]:
+        """Returns the numbers. Waits if another thread is generating them."""
+        if self._array is None:
+            with unheld(self._lock):
+                if self._make is not None:
+                    self._array = self._make()
+                    self._make = None
+        assert self._array is not None
+        return self._array
 
     @property
     def made(self) -> bool:
-        """Returns whether the numbers have been generated."""
-
-    def array(self) -> NDArray[Any]:
-        """Returns the numbers. The first call generates them."""
+        return self._array is not None
 
 
 _new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # of each, a launch was built and none has run

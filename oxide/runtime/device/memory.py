@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
@@ -55,6 +56,8 @@ class Allocation(core.Allocation):
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
     ) -> None:
         """Creates an allocation without memory: see ``obtain``. Messages name it by ``shape`` and ``dtype``."""
+        if nbytes > sys.maxsize:
+            raise OutOfMemoryError(f"{timeline.device.label} has no room for {nbytes} bytes: no memory is as large")
         self.device = timeline.device
         self.home = timeline
         self.nbytes = nbytes

@@ -193,7 +193,6 @@ class PinnedPool(core.PinnedPool):
 
     @property
     def free_bytes(self) -> int:
-        """Returns the number of bytes in free buffers."""
         with unheld(self._lock):
             self._collect()
             return self._pooled()
@@ -344,7 +343,6 @@ def _has_unused(blocks: list[PinnedBlock]) -> bool:
 
 
 def is_pinned(array: NDArray[Any]) -> bool:
-    """Returns whether an array lies in page-locked memory of a pool."""
     return _buffer_of(array) is not None
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from oxide.runtime.launching.launch_config import LaunchConfig
 
 _ANY: Final = sys.maxsize
-_NUMBERS: Final = (int, float, bool)
 _KINDS = {"slice": core.SLICE, "disjoint": core.DISJOINT, "tiles": core.TILES, "scalar": core.SCALAR}
 _KINDS["argument"] = core.ARGUMENT
 _PLAIN: Final = {"i": core.SIGNED, "u": core.UNSIGNED, "f": core.FLOAT}  # the numbers that C packs, by NumPy's kinds
@@ -57,6 +56,9 @@ class Held:
 
     def __init__(self, words: tuple[Any, ...]) -> None:
         self.words = words
+
+
+_NUMBERS: Final = (int, float, np.generic, Held)
 
 
 def words_for(parameter: Parameter, argument: Any) -> tuple[Any, ...]:
@@ -177,9 +179,7 @@ class ParameterSlot(core.ParameterSlot):
         if type(argument) is float and self.number >= core.FLOAT and -SAFE_FLOAT <= argument <= SAFE_FLOAT:
             return (argument,)
         try:
-            if self._lenient or self.kind == core.LIFTED or type(argument) in _NUMBERS:
-                return words_for(self.parameter, argument)
-            if isinstance(argument, Held | np.generic):
+            if self._lenient or self.kind == core.LIFTED or isinstance(argument, _NUMBERS):
                 return words_for(self.parameter, argument)
         except ArgumentError:
             pass
@@ -242,7 +242,8 @@ class Plan(core.Plan):
         """True if the plan takes boxes of its own dtypes alone."""
         self.judged = bool(self.tiled) or special.description.tile is not None
         """True if ``refusals.refuse_layouts`` has a say about boxes that bind."""
-        self.compile(slots, outputs, captured, end, not self.matrices and not self.judged)
+        # C makes the launches of tile kernels, whose boxes ``tile_kernel.py`` has compared.
+        self.compile(slots, outputs, captured, end, not self.matrices and not self.tiled)
 
     def lenient(self) -> core.Plan:
         """Returns a plan that also binds what ``Launch.bind`` leaves to ``refusals.refuse``, once that has raised no
@@ -321,7 +322,7 @@ def _is_plain(wanted: Any, value: object) -> bool:
     if kind is NumberType:
         if type(value) is complex:
             return bool(wanted.dtype.kind == "c")
-        return type(value) in _NUMBERS or isinstance(value, np.generic)
+        return type(value) in (int, float, bool) or isinstance(value, np.generic)
     if kind is TupleType:
         return isinstance(value, tuple) and argument_type_of(value) == wanted
     return kind is NoneType and value is None
@@ -354,7 +355,7 @@ def _bind(launch: Any, plan: Any, arguments: tuple[Any, ...]) -> bool:
                 words = array.words
             elif (
                 kind > _TILES
-                or (box._dtype is not slot.dtype and box._dtype is not slot.bits)
+                or (box._dtype is not slot.dtype and box._dtype is not slot.bits and box._dtype != slot.dtype)
                 or box._strides is not None
             ):
                 return False

@@ -18,8 +18,6 @@ from oxide.errors import CompileError
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
-VARIABLE = "OXIDE_INTERPRET"
-
 
 @overload
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
@@ -93,9 +91,9 @@ kernel.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 @without_frames
 def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
-    made = Kernel(function, launches=KernelLaunches(), compiling=note_compiling, compiled=note_compiled, **options)
-    if os.environ.get(VARIABLE):
-        from oxide.runtime.launching.interpreting_all import redirect
+    launches = KernelLaunches()
+    if os.environ.get("OXIDE_INTERPRET"):
+        from oxide.runtime.launching import interpreting_all
 
-        redirect(made)
-    return made
+        launches = interpreting_all.launches()
+    return Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)

@@ -12,16 +12,13 @@ from oxide.compiler.specialization import NotTyped
 from oxide.environment import word
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.deferred import DeferredLaunch
-from oxide.runtime.launching.launch import ConfiguredKernel, KernelLaunch
-
-VARIABLE = "OXIDE_INTERPRET"
+from oxide.runtime.launching.launch import ConfiguredKernel, KernelLaunch, KernelLaunches
 
 
-def redirect(kernel: Kernel) -> None:
-    """Makes all launches of a kernel interpreted if ``OXIDE_INTERPRET`` is 1. Does nothing if the variable is unset or
-    empty. Raises ``DeviceError`` for any other value."""
-    if word(VARIABLE, ("1",)) is not None:
-        kernel.redirected = InterpretingKernel
+def launches() -> KernelLaunches:
+    """Returns the object that launches a kernel where ``OXIDE_INTERPRET`` is set. Raises ``DeviceError`` for any value
+    but 1."""
+    return KernelLaunches() if word("OXIDE_INTERPRET", ("1",)) is None else InterpretedLaunches()
 
 
 @final
@@ -33,8 +30,7 @@ class InterpretingKernel:
 
     def __init__(self, kernel: Kernel, config: object | None) -> None:
         self._kernel = kernel
-        self._config = config
-        ConfiguredKernel(kernel, config)  # refuses a wrong configuration
+        self._config = ConfiguredKernel(kernel, config)._config  # refuses a wrong configuration
 
     def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         if current_runtime().driver.name == "cpu":
@@ -55,3 +51,12 @@ class InterpretingKernel:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InterpretingKernel:
         return self
+
+
+@final
+class InterpretedLaunches(KernelLaunches):
+    """The plans of a kernel whose launches are interpreted."""
+
+    __slots__ = ()
+
+    configured = InterpretingKernel

@@ -24,7 +24,7 @@ block's loads and stores by their tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,8 +39,8 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.launching.binding import Held, words_for
-from oxide.runtime.launching.untyped import check_argument
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, spec_of
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
@@ -58,7 +58,7 @@ def refuse(kernel: Kernel, plan: Plan, arguments: tuple[Any, ...]) -> tuple[Spec
     if len(arguments) != len(parameters):
         raise wrong_count(kernel, arguments)
     specs = tuple([check(kernel, *pair) for pair in zip(parameters, arguments, strict=True)])
-    boxes = list(_boxes(parameters, arguments))
+    boxes = _boxes(parameters, arguments)
     _refuse_shared_outputs(kernel.name, [pair for pair in boxes if pair[0].kind != "slice"])
     refuse_layouts(kernel.name, plan, arguments)
     if kernel.description.contracts:
@@ -66,12 +66,11 @@ def refuse(kernel: Kernel, plan: Plan, arguments: tuple[Any, ...]) -> tuple[Spec
     return specs
 
 
-def _boxes(parameters: Sequence[Closed], arguments: Sequence[Any]) -> Iterator[tuple[Parameter, DeviceBox]]:
+def _boxes(parameters: Sequence[Declared], arguments: Sequence[Any]) -> list[tuple[Parameter, DeviceBox]]:
     """Returns the boxes that are passed for slices of any kind, each with its parameter."""
-    for parameter, argument in zip(parameters, arguments, strict=True):
-        box = argument.value if isinstance(argument, Arc) else argument
-        if isinstance(box, DeviceBox) and isinstance(parameter, Parameter):
-            yield parameter, box
+    plain = [argument.value if isinstance(argument, Arc) else argument for argument in arguments]
+    pairs = zip(parameters, plain, strict=True)
+    return [(each, box) for each, box in pairs if isinstance(box, DeviceBox) and isinstance(each, Parameter)]
 
 
 def _check_contracts(
@@ -102,11 +101,8 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     if type(argument) is Held:
         return None
     if isinstance(parameter, NumbaParameter | UntypedParameter):
-        check_argument(parameter, argument)
-        if isinstance(argument, DeviceOperation):
-            return argument.spec()
-        given = argument.value if isinstance(argument, Arc) else argument
-        return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
+        _check_untyped(parameter, argument)
+        return spec_of(argument)
     if parameter.kind == "function":
         if is_function(argument):
             if isinstance(parameter, Parameter) and parameter.lifted is not None:
@@ -187,6 +183,55 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
 
 
+def _check_untyped(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
+    """Raises ``ArgumentError`` for an argument of another type than the parameter's, or of a type that no kernel
+    takes."""
+    found = argument_type_of(argument)
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(argument, DeviceOperation) and argument.spec() is None:
+            return  # its result is checked after the run
+        if found is not None:
+            if not converts(found, parameter.type):
+                raise ArgumentError(
+                    f"kernel {parameter.kernel}, parameter {parameter.name}: expected {parameter.type}, got {found}"
+                )
+            return
+    if found is None:
+        raise _untyped_refusal(parameter.kernel, parameter.name, argument)
+
+
+def _untyped_refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
+    """Returns the error for an argument that no kernel takes."""
+    what = f"kernel {kernel}, parameter {name}: "
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if isinstance(spec, tuple):
+            return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
+        return ArgumentError(
+            f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
+            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+        )
+    if isinstance(argument, np.ndarray):
+        return ArgumentError(
+            f"{what}a NumPy array, which is in host memory; copy it to the device with h2d(array), and the result back "
+            "with d2h(box)"
+        )
+    if isinstance(argument, np.void):
+        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
+    if type(argument) is int:
+        return ArgumentError(
+            f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
+            "parameter f32 or f64, or pass a float"
+        )
+    upload = upload_of(argument)
+    if upload is not None and not isinstance(argument, tuple):
+        return ArgumentError(f"{what}a {type(argument).__name__} x in host memory; copy it to the device with {upload}")
+    return ArgumentError(
+        f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
+        "None, device buffers, and tuples of these"
+    )
+
+
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype and not parameter.scalar.takes(dtype):
         raise _refusal(
@@ -245,21 +290,22 @@ def _refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, Devic
 
 
 def refuse_layouts(kernel: str, plan: Plan, arguments: tuple[Any, ...]) -> None:
-    """Raises ``ArgumentError`` for boxes of the right types that a kernel which copies tiles does not take: matrices
-    whose rows the copy engine cannot copy, and inputs of a tile kernel that overlap an output and are not the same
-    box."""
+    """Raises ``ArgumentError`` for boxes of the right types that a kernel which copies tiles does not take."""
     parameters = plan.special.parameters
     _refuse_uneven_rows(kernel, parameters, plan.tiled, arguments)
-    if plan.special.description.tile is None:
-        return
-    boxes = list(_boxes(parameters, arguments))
+    if plan.special.description.tile is not None:
+        refuse_shared_tensors(kernel, parameters, arguments)
+
+
+def refuse_shared_tensors(kernel: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> None:
+    """Raises ``ArgumentError`` for an input of a tile kernel that overlaps an output and is not the same box."""
+    boxes = _boxes(parameters, arguments)
+    outputs = [pair for pair in boxes if pair[0].kind != "slice"]
     for one, box in boxes:
-        for output, other in boxes:
-            if one.kind != "slice" or output.kind == "slice":
-                continue
+        for output, other in outputs:
             apart = other.ptr + other.nbytes <= box.ptr or box.ptr + box.nbytes <= other.ptr
             same = other.ptr == box.ptr and other.shape == box.shape and other.dtype == box.dtype
-            if not apart and not same:
+            if one.kind == "slice" and not apart and not same:
                 raise ArgumentError(
                     f"kernel {kernel}: the input {one.name} (shape {box.shape}) and the output {output.name} (shape "
                     f"{other.shape}) overlap in memory and are not one box; give the output memory of its own"

@@ -39,10 +39,11 @@ from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.operations.combinators import zip as both
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -135,9 +136,7 @@ class TileKernel:
 
         Raises ``ArgumentError`` and ``CompileError`` before anything is submitted.
         """
-        for each in (*args, *kwargs.values()):
-            if isinstance(each, DeviceOperation):
-                each.consume()  # now, so that an operation whose launch is refused does not warn
+        consume((*args, *kwargs.values()))
         try:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:
@@ -340,6 +339,7 @@ class TileKernel:
             passed.append(box if kind.kind == "partition" else argument)
         warps = config.get("warps", self._warps)
         inner = self._latest = self._kernel(tiles, constants, warps, config.get("stages"))
+        refuse_shared_tensors(self.name, inner.description.parameters, passed)
         launch = inner[LaunchConfig(max(1, math.prod(grid)), _WARP * warps)](*passed)
         return TileLaunch(launch, self, {name: (given | constants)[name] for name in self.parameters})
 

@@ -1,12 +1,9 @@
-"""Finds the types of arguments for parameters that have no annotation or an ``Array`` annotation, and raises the errors
-for wrong arguments."""
+"""Finds the types of arguments for parameters that have no annotation or an ``Array`` annotation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.signature import NumbaParameter, UntypedParameter
@@ -21,8 +18,6 @@ from oxide.compiler.signature.untyped_arguments import (
 )
 from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError
-from oxide.host_arrays import upload_of
-from oxide.messages import written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
@@ -47,22 +42,16 @@ def _box_type(argument: Any) -> ArrayType | RecordType | None:
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
     """Returns the types of the arguments of parameters without an annotation, by the parameters' names. If the kernel
-    has explicit signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
+    has explicit signatures, the types are those of one of the signatures. Raises ``ArgumentError`` if there is none.
+    ``refusals.check`` must have passed the arguments."""
     typed = {
-        parameter.name: _typed(parameter, argument)
+        parameter.name: found
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)
-        if isinstance(parameter, UntypedParameter)
+        if isinstance(parameter, UntypedParameter) and (found := argument_type_of(argument)) is not None
     }
     if kernel.signatures:
         typed = dict(zip(typed, _signature(kernel, tuple(typed.values())), strict=True))
     return typed
-
-
-def _typed(parameter: UntypedParameter, argument: Any) -> ArgumentType:
-    check_argument(parameter, argument)
-    found = argument_type_of(argument)
-    assert found is not None
-    return found
 
 
 def take_strides(special: Specialization, arguments: Sequence[Any]) -> Specialization:
@@ -92,55 +81,6 @@ def _strided(kind: ArrayType, argument: Any) -> bool:
 
 def _plain(argument: Any) -> Any:
     return argument.value if isinstance(argument, Arc) else argument
-
-
-def check_argument(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
-    """Raises ``ArgumentError`` for an argument of another type than the parameter's, or of a type that no kernel
-    takes."""
-    found = argument_type_of(argument)
-    if isinstance(parameter, NumbaParameter):
-        if isinstance(argument, DeviceOperation) and argument.spec() is None:
-            return  # its result is checked after the run
-        if found is not None:
-            if not converts(found, parameter.type):
-                raise ArgumentError(
-                    f"kernel {parameter.kernel}, parameter {parameter.name}: expected {parameter.type}, got {found}"
-                )
-            return
-    if found is None:
-        raise _refusal(parameter.kernel, parameter.name, argument)
-
-
-def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
-    """Returns the error for an argument that no kernel takes."""
-    what = f"kernel {kernel}, parameter {name}: "
-    if isinstance(argument, DeviceOperation):
-        spec = argument.spec()
-        if isinstance(spec, tuple):
-            return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
-        return ArgumentError(
-            f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
-            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
-        )
-    if isinstance(argument, np.ndarray):
-        return ArgumentError(
-            f"{what}a NumPy array, which is in host memory; copy it to the device with h2d(array), and the result back "
-            "with d2h(box)"
-        )
-    if isinstance(argument, np.void):
-        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
-    if type(argument) is int:
-        return ArgumentError(
-            f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
-            "parameter f32 or f64, or pass a float"
-        )
-    upload = upload_of(argument)
-    if upload is not None and not isinstance(argument, tuple):
-        return ArgumentError(f"{what}a {type(argument).__name__} x in host memory; copy it to the device with {upload}")
-    return ArgumentError(
-        f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
-        "None, device buffers, and tuples of these"
-    )
 
 
 def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:

@@ -74,11 +74,9 @@ class Chain:
 
     @property
     def names(self) -> str:
-        """Returns the names of the kernels."""
         return ", ".join([node.kernel for node in self.nodes])
 
     def has(self, numbers: Sequence[int]) -> bool:
-        """Returns whether the chain has a node with one of these numbers."""
         return any(number in self.numbers for number in numbers)
 
     def reason_against(self, node: Node) -> str | None:

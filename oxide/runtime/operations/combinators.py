@@ -18,6 +18,8 @@ from oxide.runtime.operations.operation import (
     DeviceOperation,
     Spec,
     Value,
+    consume,
+    done,
     value,
 )
 from oxide.runtime.submission.capture import NotRecordable
@@ -50,8 +52,7 @@ UPLOADS: Final = 3  # the operation that it returns has an array read, by the de
 ROLES: Final = {id(value): HANDLES, id(Arc): HANDLES}
 """The roles of the package's own functions, by ``id``."""
 
-_NOTHING: Final = Value(None)
-_NOTHING.consume()
+_NOTHING: Final = done(None)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -68,7 +69,7 @@ class Stage(core.Stage, DeviceOperation[U]):
 
     __slots__ = ()
 
-    _composed = True
+    _composed = _combines = True
 
     def fail(self, frame: Frame, error: BaseException) -> None:
         stage = frame.data if frame.at != _BEGIN else None
@@ -76,7 +77,6 @@ class Stage(core.Stage, DeviceOperation[U]):
             add_note_once(error, part_note(stage._name, stage._function, stage.stage))
 
     def described(self) -> str:
-        """Returns the stage's description for messages."""
         return part_note(self._name, self._function, self.stage).removeprefix("in ")
 
     def require_data(self, frame: Frame, copies: HostCopies, result: Any) -> None:
@@ -88,9 +88,6 @@ class Stage(core.Stage, DeviceOperation[U]):
             copies.order(context.timeline, frame.copies)
         elif role in (PROGRAM, UPLOADS):
             context.wait_for_data(frame, self.described())
-
-    def whereabouts(self) -> None:
-        return None
 
     def depict(self) -> Depiction:
         return "host", self._name, (described(self._function),), (("", self.source),)
@@ -170,16 +167,12 @@ class Element(core.Element, DeviceOperation[Any]):
 
     __slots__ = ()
 
-    _composed = True
+    _composed = _combines = True
 
     @property
     def source(self) -> DeviceOperation[Any]:
-        """Returns the operation that yields the tuple."""
         source: DeviceOperation[Any] = self._parts[0]
         return source
-
-    def whereabouts(self) -> None:
-        return None
 
     def spec(self) -> Spec:
         known = self.source.spec()
@@ -198,7 +191,8 @@ class Zip(core.Zip, DeviceOperation[tuple[Any, ...]]):
 
     __slots__ = ()
 
-    _composed = True
+    _called = "zip"
+    _composed = _combines = True
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
         if isinstance(error, Exception):
@@ -207,9 +201,6 @@ class Zip(core.Zip, DeviceOperation[tuple[Any, ...]]):
             frame.data = error  # the other parts are rehearsed, too
             following: DeviceOperation[Any] | None = self.step(frame, None)
             return following
-        return None
-
-    def whereabouts(self) -> None:
         return None
 
     def spec(self) -> Spec:
@@ -234,9 +225,7 @@ def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: 
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order. Raises
     ``TypeError`` for an argument that is not an operation."""
-    for operation in operations:
-        if isinstance(operation, DeviceOperation):
-            operation.consume()  # all of them, even if one argument is then refused
+    consume(operations)
     for position, operation in enumerate(operations):
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -291,7 +280,8 @@ class Shared(DeviceOperation[T]):
     the outcome.
     """
 
-    _composed = True
+    _composed = _combines = True
+    _called = "shared"
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
         self._source: DeviceOperation[T] | None = source
@@ -367,9 +357,6 @@ class Shared(DeviceOperation[T]):
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
         if frame.at == _DEEPER and isinstance(error, Exception):
             return _NOTHING  # the next operation raises the error again when it takes the result
-        return None
-
-    def whereabouts(self) -> None:
         return None
 
     def _deep_sources(self) -> list[Shared[Any]]:

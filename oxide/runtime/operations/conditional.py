@@ -26,7 +26,7 @@ from oxide.runtime.device.launch_places import add_note_once, part_note
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.operations.graph import AsGraph
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, Value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box, describe
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
@@ -59,7 +59,7 @@ class _Conditional(DeviceOperation[T]):
     """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
     ``_labels`` in pictures and ``_details`` in notes."""
 
-    _composed = True
+    _composed = _combines = True
     _what: str
     _labels: tuple[str, ...]
     _details: tuple[str, ...]
@@ -105,9 +105,7 @@ class _Conditional(DeviceOperation[T]):
         if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
             return None
         frame.at = _HOST
-        nothing: DeviceOperation[Any] = Value(None)
-        nothing.consume()
-        return nothing
+        return done(None)
 
     def _named(self, number: int) -> str:
         """Returns the name of a body for the errors of its recording."""
@@ -128,9 +126,6 @@ class _Conditional(DeviceOperation[T]):
         """Reads the flag back and decides on the host."""
         raise NotImplementedError
 
-    def whereabouts(self) -> None:
-        return None
-
     def depict(self) -> Depiction:
         return (
             "graph",
@@ -142,8 +137,6 @@ class _Conditional(DeviceOperation[T]):
 
 @final
 class WhileLoop(_Conditional[T]):
-    """The operation that ``while_loop`` returns."""
-
     _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
 
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
@@ -181,8 +174,6 @@ class WhileLoop(_Conditional[T]):
 
 @final
 class Cond(_Conditional[Any]):
-    """The operation that ``cond`` returns."""
-
     _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
     _details = ("branch then", "branch otherwise")
 
@@ -235,10 +226,11 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
     """An operation that is recorded as a body of a conditional. Yields the nodes of the body, and the operation's
     result. ``body`` names the body in the errors of its recording; ``what`` and ``detail`` are those of its place."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[Any], body: str, what: str, detail: str) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         self._body = body
         self._what = what
         self._detail = detail
@@ -272,13 +264,6 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
         recording = frame.context.recording
         assert recording is not None
         recording.end_body(frame.data)
-
-    def whereabouts(self) -> None:
-        return None
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 @final
@@ -386,9 +371,7 @@ def cond(flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]
 def _check_parts(flag: Any, what: str, *operations: Any) -> None:
     """Checks the arguments of ``while_loop`` or ``cond``. First marks all operations as used, so that a refused
     operation does not warn when it is dropped."""
-    for each in (flag, *operations):
-        if isinstance(each, DeviceOperation):
-            each.consume()
+    consume((flag, *operations))
     for each in operations:
         if not isinstance(each, DeviceOperation):
             hint = "; call it, or wrap it: with_context(lambda context: …)" if callable(each) else ""
@@ -444,7 +427,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> tuple[T, list[Allocation]]:
     """Calls ``record`` with a context whose work is recorded and never runs. Returns the result, and the memory that
     was allocated."""
-    recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+    recording = Recording(context.stream, of_run=True, rehearses=True)
     inner = context.part(recording)
     try:
         with recording:
@@ -474,7 +457,6 @@ def _fill_with_zeros(context: ExecutionContext, made: list[Allocation]) -> None:
 
 
 def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
-    """Returns whether the flag is not 0, read back to the host."""
     return bool(_run_and_wait(context, lambda inner: download(inner, flag)).any())
 
 

@@ -174,7 +174,7 @@ class RecordedWork:
 
     def __init__(self, recording: Recording) -> None:
         self._nodes = recording.nodes
-        self._uploads = [allocation for allocation in recording.uploads if allocation is not None]
+        self._uploads = [allocation for allocation in recording.at_launch.values() if allocation is not None]
 
     def summary(self) -> str:
         """Returns the numbers of launches and copies as text."""
@@ -253,8 +253,7 @@ def _draw_conditional(sketch: Sketch, node: Conditional, written: dict[int, int]
         written[id(flag)] = sketch.node("memory", "box", (_memory_text(flag),))
     key = sketch.node("graph", "while" if node.kind == "while" else "if", ("the flag is not 0",))
     sketch.edge(written[id(flag)], key, "flag")
-    labels = ("body",) if node.kind == "while" else ("then", "otherwise")
-    for label, body in zip(labels, node.bodies, strict=False):
+    for label, body in zip(node.labels, node.bodies, strict=False):
         for first in _draw_nodes(sketch, body, written):
             sketch.edge(key, first, label, kind="order")
     return key

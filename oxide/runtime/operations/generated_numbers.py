@@ -17,9 +17,8 @@ import numpy as np
 
 from oxide.core import new_box
 from oxide.language.types import as_dtype, converted, f32, is_float
-from oxide.locks import new_lock, unheld
 from oxide.messages import written
-from oxide.runtime.awaiting.loading import announce_numbers
+from oxide.runtime.awaiting.loading import HostNumbers, announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import NewBox
@@ -95,33 +94,6 @@ def _float64(name: str, number: Any) -> float:
 
 
 @final
-class HostNumbers:
-    """An array that is generated at the first request, in the requesting thread."""
-
-    __slots__ = ("__weakref__", "_array", "_lock", "_make")
-
-    def __init__(self, make: Callable[[], NDArray[Any]]) -> None:
-        self._make: Callable[[], NDArray[Any]] | None = make
-        self._array: NDArray[Any] | None = None
-        self._lock = new_lock()
-
-    def array(self) -> NDArray[Any]:
-        """Returns the numbers. Waits if another thread is generating them."""
-        if self._array is None:
-            with unheld(self._lock):
-                if self._make is not None:
-                    self._array = self._make()
-                    self._make = None
-        assert self._array is not None
-        return self._array
-
-    @property
-    def made(self) -> bool:
-        """Returns whether the numbers have been generated."""
-        return self._array is not None
-
-
-@final
 class Generated(NewBox):
     """An operation that yields a box of ``HostNumbers``: see ``arange`` and ``randn``."""
 
@@ -133,7 +105,8 @@ class Generated(NewBox):
         self._numbers = HostNumbers(make)
         if math.prod(shape) * dtype.itemsize > staging.SMALL_BYTES:
             announce_numbers(self._numbers)
-        super().__init__(name, shape, dtype)
+        self._called = name
+        super().__init__(shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = new_box(context, self._shape, self._dtype)

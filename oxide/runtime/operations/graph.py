@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import sys
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
@@ -329,9 +329,7 @@ class GraphScope(Dropping):
             )
         return self._graph
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
@@ -345,9 +343,9 @@ class GraphScope(Dropping):
 
 @final
 class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
-    """The operation that ``CudaGraph.launch`` returns."""
-
     __slots__ = ()
+
+    _called = "graph launch"
 
     @property
     def _parts(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -501,7 +499,7 @@ class _Captured(core.Captured):
         self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
-        self._at_launch = recording.at_launch
+        self._at_launch = list(recording.at_launch)
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
             hook.captured(handle, provided(device.driver.graphs, "graphs"))
@@ -576,7 +574,7 @@ class _Captured(core.Captured):
 
 def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
-    recording = Recording(require_stream(stream), allocates=True)
+    recording = Recording(require_stream(stream))
     context = ExecutionContext(stream, recording)
     try:
         with recording:
@@ -596,22 +594,55 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
     return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
 
 
+class Recorded(DeviceOperation[T]):
+    """An operation whose part is recorded before it is submitted: to the recording ``frame.data``, in the states
+    ``_recording`` of the frame. ``_recorded`` is the state after them."""
+
+    _composed = _combines = True
+    _recording: tuple[int, ...]
+    _recorded: int
+
+    @abstractmethod
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None: ...
+
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        if frame.at in self._recording and isinstance(error, Dropped):
+            frame.data.is_open = False
+        elif frame.at in self._recording:
+            self._leave_recording(frame)
+        return None
+
+    def pause(self, frame: Frame) -> None:
+        if frame.at in self._recording:
+            frame.data.suspend()
+
+    def resume(self, frame: Frame) -> None:
+        if frame.at in self._recording:
+            frame.data.__enter__()
+
+    def _leave_recording(self, frame: Frame) -> None:
+        frame.at = self._recorded
+        frame.data.__exit__(None, None, None)
+        frame.context.absorb(frame.inner)
+
+
 @final
-class AsGraph(DeviceOperation[T]):
+class AsGraph(Recorded[T]):
     """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
     graph once. The graph lives until the device is past the run."""
 
-    _composed = True
+    _recording, _recorded = (1,), 2
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         super().__init__(operation)
         self.consume()
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         context = frame.context
         if not frame.at:
-            frame.data = recording = Recording(context.stream, allocates=True, of_run=True)
+            frame.data = recording = Recording(context.stream, of_run=True)
             frame.inner = context.part(recording)
             frame.at = 1
             recording.__enter__()
@@ -619,36 +650,10 @@ class AsGraph(DeviceOperation[T]):
             return part
         recording = frame.data
         recording.results.clear()
-        self._end(frame)
+        self._leave_recording(frame)
         _instantiate(context, recording, []).launch(context, ())
         frame.result = result
         return None
-
-    def fail(self, frame: Frame, error: BaseException) -> None:
-        if frame.at == 1 and isinstance(error, Dropped):
-            frame.data.is_open = False
-        elif frame.at == 1:
-            self._end(frame)
-
-    def pause(self, frame: Frame) -> None:
-        if frame.at == 1:
-            frame.data.suspend()
-
-    def resume(self, frame: Frame) -> None:
-        if frame.at == 1:
-            frame.data.__enter__()
-
-    def _end(self, frame: Frame) -> None:
-        frame.at = 2
-        frame.data.__exit__(None, None, None)
-        frame.context.absorb(frame.inner)
-
-    def whereabouts(self) -> None:
-        return None
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
@@ -656,7 +661,7 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
     operations."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
+    recording = Recording(require_stream(stream), rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:
@@ -701,7 +706,7 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     try:
         graphs.begin_capture(stream)
         try:
-            recording.replay_into(driver, stream)
+            recording.replay_into(graphs, stream)
         except BaseException:
             with suppress(DeviceError):
                 graphs.destroy_graph(graphs.end_capture(stream))

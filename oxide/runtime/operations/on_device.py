@@ -21,9 +21,8 @@ T = TypeVar("T")
 
 @final
 class OnDevice(DeviceOperation[T]):
-    """The operation that ``DeviceOperation.on`` returns."""
-
     _composed = True
+    _called = "on"
 
     def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
         source.consume()

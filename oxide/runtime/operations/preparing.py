@@ -9,7 +9,8 @@ kernels too, up to functions that see host data, and it makes the page-locked me
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias, final
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import Specialization
@@ -58,57 +59,47 @@ async def prepare(*things: Preparable | Preparing | Callable[[], Preparable]) ->
             raise TypeError(
                 f"oxide.prepare takes kernels, operations, or functions that return one, not {type(thing).__name__}"
             )
-    work = _Preparation(current_runtime(), things)
-    await loop.in_thread(work.run)
+    await loop.in_thread(partial(_prepare_all, current_runtime(), things))
 
 
-@final
-class _Preparation:
-    """The work of one call of ``prepare``, run in a thread."""
+def _prepare_all(runtime: Runtime, things: tuple[Any, ...]) -> None:
+    for thing in things:
+        if hasattr(thing, _PREPARES_ITSELF):
+            thing.prepare_in_thread()
+            continue
+        made = thing if isinstance(thing, (Kernel, Specialization, DeviceOperation)) else thing()
+        try:
+            _prepare(runtime, made)
+        except Exception as error:
+            what = f"kernel {made.name}" if isinstance(made, Kernel) else repr(made)
+            add_note_once(error, f"when oxide.prepare prepared {what}")
+            raise
 
-    def __init__(self, runtime: Runtime, things: tuple[Any, ...]) -> None:
-        self._runtime = runtime
-        self._things = things
 
-    def run(self) -> None:
-        for thing in self._things:
-            made = thing
-            if hasattr(thing, _PREPARES_ITSELF):
-                thing.prepare_in_thread()
-                continue
-            if not isinstance(made, (Kernel, Specialization, DeviceOperation)):
-                made = made()
-            try:
-                self._prepare(made)
-            except Exception as error:
-                what = f"kernel {made.name}" if isinstance(made, Kernel) else repr(made)
-                add_note_once(error, f"when oxide.prepare prepared {what}")
-                raise
-
-    def _prepare(self, thing: Any) -> None:
-        device = self._runtime.default_device
-        if isinstance(thing, Kernel):
-            if thing.is_generic:
-                raise ArgumentError(
-                    f"oxide.prepare({thing.name}): the kernel is generic, and its types follow from the arguments of a "
-                    f"launch; give a function that names them, prepare(lambda: {thing.name}.specialize(…)), or one "
-                    f"that builds a launch"
-                )
-            thing = thing.specialize()
-        if isinstance(thing, Specialization):
-            loaded_function(thing, device)
-        elif isinstance(thing, DeviceOperation):
-            device = thing._home(self._runtime)
-            load_announced(device)
-            try:
-                rehearse(thing, device.new_stream())
-            except GraphError as error:
-                raise GraphError(
-                    f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
-                    f"the parts of it that can be captured"
-                ) from error
-        else:
-            raise TypeError(
-                f"a function given to oxide.prepare returned {type(thing).__name__}; it must return a kernel, a "
-                f"specialization or an operation"
+def _prepare(runtime: Runtime, thing: Any) -> None:
+    device = runtime.default_device
+    if isinstance(thing, Kernel):
+        if thing.is_generic:
+            raise ArgumentError(
+                f"oxide.prepare({thing.name}): the kernel is generic, and its types follow from the arguments of a "
+                f"launch; give a function that names them, prepare(lambda: {thing.name}.specialize(…)), or one "
+                f"that builds a launch"
             )
+        thing = thing.specialize()
+    if isinstance(thing, Specialization):
+        loaded_function(thing, device)
+    elif isinstance(thing, DeviceOperation):
+        device = thing._home(runtime)
+        load_announced(device)
+        try:
+            rehearse(thing, device.new_stream())
+        except GraphError as error:
+            raise GraphError(
+                f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
+                f"the parts of it that can be captured"
+            ) from error
+    else:
+        raise TypeError(
+            f"a function given to oxide.prepare returned {type(thing).__name__}; it must return a kernel, a "
+            f"specialization or an operation"
+        )

@@ -119,7 +119,6 @@ class _Waiting(Generic[T]):
         return self.size > 0
 
     def add(self, future: DeviceFuture[T], mark: Mark) -> None:
-        """Adds a future that waits for ``mark``."""
         entry = (mark.position, next(self._serial), mark, future)
         heapq.heappush(self._heaps.setdefault(mark.timeline, []), entry)
         self.size += 1
@@ -150,8 +149,6 @@ class _Waiting(Generic[T]):
 
 @final
 class _AsCompleted(AsyncIterator[T]):
-    """The iterator of ``as_completed``."""
-
     def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
         self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: exhausted
         self._limit = limit

@@ -32,8 +32,6 @@ class Partitioned(OfBox[Partition]):
 
 @final
 class Unpartitioned(OfBox[DeviceBox]):
-    """The operation that ``op.unpartition()`` returns."""
-
     def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
         found = arguments[0].value if isinstance(arguments[0], Arc) else arguments[0]
         if not isinstance(found, Partition):
@@ -46,8 +44,6 @@ class Unpartitioned(OfBox[DeviceBox]):
 
 @final
 class Reshaped(OfBox[DeviceBox]):
-    """The operation that ``op.reshape(shape)`` returns."""
-
     def __init__(self, source: DeviceOperation[Any], shape: tuple[Any, ...]) -> None:
         self._shape = shape
         self._source = source

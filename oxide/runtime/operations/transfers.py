@@ -80,8 +80,7 @@ class NewBox(DeviceOperation[DeviceBox]):
     _may_download = False
     _from_host = False  # whether a run copies from the host
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._name = name
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape = shape
         self._dtype = dtype
         super().__init__()
@@ -95,21 +94,19 @@ class NewBox(DeviceOperation[DeviceBox]):
     def depict(self) -> Depiction:
         size = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
         return (
-            ("copy", self._name, ("host to device", size), ())
+            ("copy", self._called, ("host to device", size), ())
             if self._from_host
-            else ("memory", self._name, (size,), ())
+            else ("memory", self._called, (size,), ())
         )
 
     def __repr__(self) -> str:
-        return f"<oxide operation {self._name} of {describe(self._shape, self._dtype)}>"
+        return f"<oxide operation {self._called} of {describe(self._shape, self._dtype)}>"
 
 
 @final
 class HostToDevice(NewBox):
-    """The operation that ``h2d`` returns."""
-
     _from_host = True
-    _name = "h2d"
+    _called = "h2d"
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -160,13 +157,14 @@ class OfBox(OfArguments[T_co]):
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         self._box = box
-        self.place_as(box)
+        if isinstance(box, DeviceOperation):
+            self.place_as(box)
         super().__init__(box)
 
 
 @final
 class DeviceToHost(OfBox["NDArray[Any]"]):
-    """The operation that ``d2h`` returns."""
+    _called = "d2h"
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         if isinstance(box, DeviceOperation):
@@ -223,12 +221,12 @@ def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 @final
 class Full(NewBox):
-    """The operation that ``full`` returns."""
+    _called = "full"
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
         # Every driver fills bytes fastest, and zero is all zero bytes in every dtype.
         self._pattern = element if any(element) else b"\0"
-        super().__init__("full", shape, dtype)
+        super().__init__(shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = new_box(context, self._shape, self._dtype)
@@ -245,7 +243,7 @@ class Full(NewBox):
 
 @final
 class Empty(NewBox):
-    """The operation that ``empty`` returns."""
+    _called = "empty"
 
 
 def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
@@ -265,7 +263,7 @@ def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
-    return Empty("empty", parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
+    return Empty(parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
 
 
 def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -334,7 +332,7 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 @final
 class Duplicate(OfBox[DeviceBox]):
-    """The operation that ``dup`` returns."""
+    _called = "dup"
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
         source = require_box(arguments[0], "dup")
@@ -357,7 +355,7 @@ def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 @final
 class Memcpy(DeviceOperation[DeviceBox]):
-    """The operation that ``memcpy`` returns."""
+    _called = "memcpy"
 
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination

@@ -79,6 +79,11 @@ class Conditional:
     def __post_init__(self) -> None:
         self.find_uses()
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Returns the bodies' names. A choice may have the first of its two alone."""
+        return ("body",) if self.kind == "while" else ("then", "otherwise")
+
     def find_uses(self) -> None:
         """Computes ``reads`` and ``writes``, after a change of the nodes."""
         nodes = [node for body in self.bodies for node in body]

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
-from oxide.driver.base import CAPABILITIES, provided
+from oxide.driver.base import CAPABILITIES
 from oxide.errors import GraphError, LaunchError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from oxide.driver.base import (
         ConditionalKind,
         Dim3,
-        Driver,
         FunctionHandle,
         GraphHandle,
         Graphs,
@@ -76,6 +75,7 @@ class LaunchHook:
 
 
 @final
+@dataclass(eq=False)
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
@@ -86,28 +86,20 @@ class Recording:
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        *,
-        allocates: bool,
-        outer: ExecutionContext | None = None,
-        of_run: bool = False,
-        rehearses: bool = False,
-        explains: bool = False,
-    ) -> None:
-        self.stream = stream
-        self.allocates = allocates
-        self.outer = outer
-        self.rehearses = rehearses
-        self.explains = explains
-        self._of_run = of_run
+    stream: Stream
+    allocates: bool = True
+    _: KW_ONLY
+    outer: ExecutionContext | None = None
+    of_run: bool = False
+    rehearses: bool = False
+    explains: bool = False
+
+    def __post_init__(self) -> None:
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
-        self.at_launch: list[Callable[[ExecutionContext], None]] = []
-        # The memory that each function of ``at_launch`` uploads to; None for a function that uploads nothing.
-        self.uploads: list[Allocation | None] = []
+        # What each launch calls before the graph, with the memory that it uploads to, None if it uploads nothing.
+        self.at_launch: dict[Callable[[ExecutionContext], None], Allocation | None] = {}
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
@@ -121,7 +113,7 @@ class Recording:
         self.launched: Launched | None = None  # the next launch, if the program makes it and not the runtime
 
     def __enter__(self) -> Recording:
-        if not self._of_run:
+        if not self.of_run:
             refuse_in_capture("capturing a graph")
         before = current_capture.get()
         # An interrupt may leave a closed capture in the variable.
@@ -129,9 +121,7 @@ class Recording:
         current_capture.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.is_open = False
         current_capture.set(self._before)
 
@@ -143,7 +133,7 @@ class Recording:
     def is_of_run(self) -> bool:
         """Returns whether the recorded work runs once, as a part of a run. If it does, no later launch can fill
         declared inputs."""
-        return self._of_run or self.outer is not None
+        return self.of_run or self.outer is not None
 
     # Used by contexts
 
@@ -221,10 +211,9 @@ class Recording:
         """Removes everything that a failed operation had recorded, given the lengths that ``so_far`` returned before
         it."""
         del self.nodes[nodes:]
-        del self.at_launch[at_launch:]
-        del self.uploads[at_launch:]
-        while len(self.results) > results:
-            self.results.popitem()
+        for kept, length in ((self.at_launch, at_launch), (self.results, results)):
+            while len(kept) > length:
+                kept.popitem()
 
     # Used by operations, as the driver
 
@@ -290,43 +279,41 @@ class Recording:
 
     # The driver's own capture
 
-    def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
+    def replay_into(self, graphs: Graphs, stream: StreamHandle) -> None:
         """Submits the recorded calls to ``stream``, which the driver is capturing: each call after those that its data
         depends on. At the end of the graph comes the call that reports a fault to the host."""
-        graphs = provided(driver.graphs, "graphs")
-        pieces = self._replay(driver, stream, self.nodes)
+        pieces = self._replay(graphs, stream, self.nodes)
         if self.fault_record is not None:
             if len(pieces) > 1:
                 graphs.capture_after(stream, ends_of(pieces))
             record = self.fault_record.address
             graphs.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
 
-    def _replay(self, driver: Driver, stream: StreamHandle, nodes: Sequence[PlanNode]) -> list[Part]:
+    def _replay(self, graphs: Graphs, stream: StreamHandle, nodes: Sequence[PlanNode]) -> list[Part]:
         pieces = parts(dependencies(nodes))
         for piece in pieces:
             if len(pieces) > 1:
-                provided(driver.graphs, "graphs").capture_after(stream, piece.after)
+                graphs.capture_after(stream, piece.after)
             for number in piece.nodes:
                 node = nodes[number]
                 try:
                     if isinstance(node, Conditional):
-                        self._replay_conditional(driver, stream, node)
+                        self._replay_conditional(graphs, stream, node)
                     else:
-                        getattr(driver, node.method)(*node.arguments, stream)
+                        getattr(graphs, node.method)(*node.arguments, stream)
                 except Exception as error:
                     add_note_once(error, f"in node {number + 1} of the graph, {name_of(node)}")
                     raise
         return pieces
 
-    def _replay_conditional(self, driver: Driver, stream: StreamHandle, node: Conditional) -> None:
+    def _replay_conditional(self, graphs: Graphs, stream: StreamHandle, node: Conditional) -> None:
         """Submits a conditional. A fault ends a loop, which might otherwise run for ever: the kernel that failed may be
         the one that sets the flag."""
         record = self.fault_record
         stop = record.address if record is not None and node.kind == "while" else 0
-        graphs = provided(driver.graphs, "graphs")
         streams = graphs.begin_conditional(stream, node.kind, node.flag, stop)
         for body, nodes in zip(streams, node.bodies, strict=True):
-            pieces = self._replay(driver, body, nodes)
+            pieces = self._replay(graphs, body, nodes)
             if len(pieces) > 1:  # the driver ends the body with work of its own, after all parts
                 graphs.capture_after(body, ends_of(pieces))
         graphs.end_conditional(stream)

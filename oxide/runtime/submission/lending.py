@@ -12,6 +12,7 @@ the runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -33,28 +34,21 @@ T = TypeVar("T")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Lender:
     """Another library's memory for one run. ``allocate(shape, dtype)`` returns an address and the object that keeps the
     memory. ``report`` is the record for faults; None if the caller waits for the run's end. The run adds its loaded
     kernels to ``functions``, which keeps them loaded."""
 
-    __slots__ = ("_allocate", "_lent", "functions", "made", "report")
-
-    def __init__(
-        self,
-        allocate: Callable[[tuple[int, ...], np.dtype[Any]], tuple[int, object]],
-        report: StandingReport | None,
-        functions: dict[int, object],
-    ) -> None:
-        self._allocate = allocate
-        self.report = report
-        self.functions = functions
-        self._lent: list[Allocation] = []
-        self.made: list[Allocation] = []  # the memory that operations of the run allocated
+    allocate: Callable[[tuple[int, ...], np.dtype[Any]], tuple[int, object]]
+    report: StandingReport | None
+    functions: dict[int, object]
+    made: list[Allocation] = field(default_factory=list)  # the memory that operations of the run allocated
+    _lent: list[Allocation] = field(default_factory=list)
 
     def allocation(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
         """Allocates memory of the library."""
-        address, owner = self._allocate(shape, dtype)
+        address, owner = self.allocate(shape, dtype)
         allocation = self.lent(timeline, address, nbytes, shape, dtype, owner)
         self.made.append(allocation)
         return allocation

@@ -28,17 +28,14 @@ _BYTES: Final = np.dtype(np.uint8)
 
 
 def is_wanted() -> bool:
-    """Returns whether arrays are poisoned."""
     return "oxide.testing" in sys.modules or bool(sanitizing.requested())
 
 
 def poison(array: NDArray[Any]) -> None:
-    """Fills a C-contiguous array with poison."""
     array.reshape(-1).view(_BYTES).fill(255)
 
 
 def is_stepped(driver: object) -> bool:
-    """Returns whether the program steps the device."""
     return bool(getattr(driver, "stepped", False))
 
 

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
 from oxide import core
@@ -189,22 +188,17 @@ class ExecutionContext(core.ExecutionContext):
         """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
         name."""
         self._kept.append(function)
-        submitted = False
         if self.recording is not None:
             self.recording.kernel = kernel
         run = self.traced
         if run is not None:
             run.nbytes = sum([allocation.nbytes for allocation in reads])
             run.nbytes += sum([allocation.nbytes for allocation in writes])
-        with self.submission_lock:
-            self.begin(reads, writes)
+        with self.submission_lock, self.ordered(reads, writes):
             try:
                 self.driver.launch(function, grid, block, shared_bytes, params, self.timeline.handle)
-                submitted = True
             except LaunchError as error:
                 raise LaunchError(f"kernel {kernel}: {error}") from None
-            finally:
-                self.end(reads, writes, submitted=submitted)
 
     def interrupted(self) -> None:
         """Records the uses that an interrupt kept from being recorded. The work may have been submitted before the
@@ -230,8 +224,7 @@ class ExecutionContext(core.ExecutionContext):
             target = DeviceBox(allocation, box.shape, box.dtype)
             with self.submission_lock, self.ordered([allocation], [box._allocation]):
                 self.driver.copy_on_device(box.ptr, target.ptr, box.nbytes, self.timeline.handle)
-        recording.at_launch.append(lambda now: function(now, target))
-        recording.uploads.append(target._allocation)
+        recording.at_launch[lambda now: function(now, target)] = target._allocation
 
     def take_host_copies(self, other: HostCopies) -> None:
         """Counts the copies to host memory of another run, whose result this run uses."""
@@ -270,7 +263,8 @@ class ExecutionContext(core.ExecutionContext):
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
         ``other`` keeps alive."""
         try:
-            other.wait_for_joined()
+            if other._joined:
+                other.wait_for_joined()
             mark = other.timeline.mark()
             other.settle(mark.position)
             self._joined += (mark,)
@@ -394,9 +388,7 @@ class Ordered:
     def __enter__(self) -> None:
         self._context.begin(self._reads, self._writes)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._context.end(self._reads, self._writes, submitted=error is None)
 
 

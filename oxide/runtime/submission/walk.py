@@ -60,6 +60,8 @@ class Submittable(core.Operation, Generic[Result]):
 
     _composed = False
     """True if the operation has parts and is executed by steps, False if ``execute`` submits its work."""
+    _combines = False
+    """True if the operation only combines others: errors get no note of it."""
     _parts: tuple[Any, ...] = ()
     """The operations whose results this operation takes, in the order in which they run, as far as they are known
     before the run."""
@@ -105,9 +107,9 @@ class Submittable(core.Operation, Generic[Result]):
     def resume(self, frame: Frame) -> None:
         """Called for each frame, from the first to the last, before the walk goes on after a stop."""
 
-    @abstractmethod
-    def whereabouts(self) -> str | None:
-        """Returns the note that the walk adds to an error of this operation; None for one that only combines others."""
+    def whereabouts(self) -> str:
+        """Returns the note that the walk adds to an error of this operation."""
+        return f"in {self!r}"
 
     @abstractmethod
     def traced_name(self) -> str:
@@ -196,14 +198,19 @@ class Walk(core.Walk, Generic[T]):
             stop = self.go_on(error=error)
         finally:
             del error  # a frame that its traceback has must not refer to it
+        return self.to_end(stop)
+
+    def to_end(self, stop: Stop | None) -> T:
+        """Blocks the calling thread at ``stop`` and at each further stop. Returns the result."""
         while stop is not None:
             try:
                 stop.block()
-            except BaseException as interrupt:
-                self.drop(interrupt)
+            except BaseException as error:  # such as an interrupt
+                self.drop(error)
                 raise
             stop = self.go_on()
-        return self.result
+        result: T = self.result
+        return result
 
     def _taken_part(self) -> Submittable[Any] | None:
         part, self._part = self._part, None
@@ -296,16 +303,7 @@ class Walk(core.Walk, Generic[T]):
 def _run_in_python(operation: Submittable[T], context: ExecutionContext) -> T:
     """Does what ``run_through`` does, while a tracer is told what is submitted."""
     walk: Walk[T] = Walk(operation, context)
-    stop = walk.go_on()
-    while stop is not None:
-        try:
-            stop.block()
-        except BaseException as error:  # such as an interrupt
-            walk.drop(error)
-            raise
-        stop = walk.go_on()
-    result: T = walk.result
-    return result
+    return walk.to_end(walk.go_on())
 
 
 def _failed_to_execute(operation: Submittable[T], context: ExecutionContext, error: BaseException) -> T:
@@ -331,7 +329,7 @@ class _Elsewhere(Submittable[Any]):
     """An operation that was placed on another device than that of the run that it is a part of. It runs on a stream of
     its device, which the policy picks. The enclosing run ends after it."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: Submittable[Any], device: Device) -> None:
         self._operation = operation
@@ -368,9 +366,6 @@ class _Elsewhere(Submittable[Any]):
     def consume(self) -> None:
         self._operation.consume()
 
-    def whereabouts(self) -> None:
-        return None
-
     def traced_name(self) -> str:
         return self._operation.traced_name()
 
@@ -385,9 +380,8 @@ def _name(run: TracedRun | None, operation: Submittable[Any]) -> None:
 
 
 def _add_whereabouts(error: BaseException, operation: Submittable[Any]) -> None:
-    where = operation.whereabouts()
-    if where is not None:
-        add_note_once(error, where)
+    if not operation._combines:
+        add_note_once(error, operation.whereabouts())
 
 
 def explain(error: BaseException, title: object, timeline: Timeline) -> None:

@@ -96,7 +96,6 @@ class Recorder:
             self._drainer.join()
 
     def sinks(self) -> list[Sink]:
-        """Returns the sinks."""
         return [sink for sink, _ in self._sinks]
 
     def sources(self) -> str:
@@ -325,7 +324,6 @@ _watches_forks = False
 
 
 def clock_of(runtime: Runtime) -> Clock:
-    """Returns a new clock of a runtime's driver."""
     return provided(runtime.driver.timing, "timing").clock()
 
 

@@ -26,7 +26,7 @@ from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
 if TYPE_CHECKING:
-    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle, Ranges
+    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
     from oxide.runtime.device.runtime import Device
     from oxide.tracing.recording.recorder import Recorder
 
@@ -96,26 +96,22 @@ class TracingDriver(Wrapper):
         """Ends the recording: later submissions go to ``inner`` without a note."""
         self._known.ended = True
 
-    # Streams and events. The queries only call the wrapped driver: by ``__getattr__`` they would be slower.
+    # The driver's methods: each calls that of the wrapped driver, notes the call, and has work measured. The queries
+    # only call: by ``__getattr__`` they would be slower.
 
     def query_stream(self, stream: StreamHandle) -> bool:
-        """Returns whether all work submitted to the stream has run."""
         return self.inner.query_stream(stream)
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the event's stream has passed the latest recording of the event; True if it was never
-        recorded."""
         return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
-        """Creates a stream and notes it."""
         stream = self.inner.create_stream(device, priority)
         if not self._known.ended:
             self.know_stream(stream, device)
         return stream
 
     def destroy_stream(self, stream: StreamHandle) -> None:
-        """Destroys the stream and forgets it."""
         self._known.streams.pop(stream, None)
         self.inner.destroy_stream(stream)
 
@@ -137,17 +133,14 @@ class TracingDriver(Wrapper):
         return known.foreign.get(self.inner.stream_address(stream), stream)
 
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Records the event, and remembers its stream for the notes of waits."""
         self.inner.record_event(event, stream)
         self._known.events[event] = self._noted(stream)
 
     def destroy_event(self, event: EventHandle) -> None:
-        """Destroys the event and forgets it."""
         self._known.events.pop(event, None)
         self.inner.destroy_event(event)
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Submits the wait and notes it."""
         begun = perf_counter_ns()
         self.inner.wait_event(stream, event)
         known = self._known
@@ -156,11 +149,9 @@ class TracingDriver(Wrapper):
             self._recorder.notes.append(("wait", begun, self._noted(stream), other, *self._part()))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Waits for the stream, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_stream, stream, stream)
 
     def synchronize_event(self, event: EventHandle) -> None:
-        """Waits for the event, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_event, event, self._known.events.get(event))
 
     def _block(self, wait: Callable[[Any], None], thing: Any, stream: StreamHandle | None) -> None:
@@ -171,27 +162,20 @@ class TracingDriver(Wrapper):
             if not self._known.ended:
                 self._recorder.blocked(begun, stream)
 
-    # Memory
-
     def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        """Allocates memory and notes it."""
         address = self.inner.allocate(nbytes, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, nbytes))
         return address
 
     def free(self, address: int, stream: StreamHandle) -> None:
-        """Frees memory and notes it."""
         self.inner.free(address, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, 0))
 
-    # Work
-
     def launch(
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Launches a kernel, notes the launch and has it measured."""
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -222,67 +206,47 @@ class TracingDriver(Wrapper):
             )  # fmt: skip
         recorder.notes.append(note)
 
-    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Submits a copy, notes it and has it measured."""
-        self._submit("copy to device", nbytes, stream, self.inner.copy_to_device, destination, source, nbytes, stream)
+    def copy_to_device(self, *arguments: Any) -> None:
+        self._submit("copy to device", arguments[2], self.inner.copy_to_device, arguments)
 
-    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Submits a copy, notes it and has it measured."""
-        self._submit("copy to host", nbytes, stream, self.inner.copy_to_host, destination, source, nbytes, stream)
+    def copy_to_host(self, *arguments: Any) -> None:
+        self._submit("copy to host", arguments[2], self.inner.copy_to_host, arguments)
 
-    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Submits a copy, notes it and has it measured."""
-        self._submit("copy on device", nbytes, stream, self.inner.copy_on_device, destination, source, nbytes, stream)
+    def copy_on_device(self, *arguments: Any) -> None:
+        self._submit("copy on device", arguments[2], self.inner.copy_on_device, arguments)
 
-    def copy_peer(
-        self,
-        destination: int,
-        destination_device: int,
-        source: int,
-        source_device: int,
-        nbytes: int,
-        stream: StreamHandle,
-    ) -> None:
-        """Submits a copy, notes it and has it measured."""
-        copy = self.inner.copy_peer
-        kind = "copy between devices"
-        self._submit(kind, nbytes, stream, copy, destination, destination_device, source, source_device, nbytes, stream)
+    def copy_peer(self, *arguments: Any) -> None:
+        self._submit("copy between devices", arguments[4], self.inner.copy_peer, arguments)
 
-    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Submits a fill, notes it and has it measured."""
-        self._submit("fill", len(pattern) * count, stream, self.inner.fill, address, pattern, count, stream)
+    def fill(self, *arguments: Any) -> None:
+        _, pattern, count, _ = arguments
+        self._submit("fill", len(pattern) * count, self.inner.fill, arguments)
 
-    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
-        """Submits the report of a graph's fault record, notes it and has it measured."""
-        self._submit("report", -1, stream, self.inner.report, record, cursor, nbytes, stream)
+    def report(self, *arguments: Any) -> None:
+        self._submit("report", -1, self.inner.report, arguments)
 
-    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
+    def launch_host_function(self, *arguments: Any) -> None:
         """Submits a host function and notes it. CUPTI does not measure its time."""
-        self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
+        self._submit("host function", -1, self.inner.launch_host_function, arguments)
 
-    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
-        """Submits a collective, notes it and has it measured."""
-        known = self._known
-        if known.ended or (known.capturing and stream in known.capturing):
-            self.inner.call(what, function, stream)
-            if stream in known.capturing:
-                known.capturing[stream].append(what)
-            return
-        self._measure("collective", what, -1, (), stream, self.inner.call, (what, function, stream))
+    def call(self, *arguments: Any) -> None:
+        self._submit("collective", -1, self.inner.call, arguments, arguments[0])
 
-    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
+    def launch_native_host_function(self, *arguments: Any) -> None:
         """Submits a C function of the runtime, a copy of host memory or a wake-up, and notes it."""
-        launch = self.inner.launch_native_host_function
-        self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
+        self._submit("host copy or wake-up", -1, self.inner.launch_native_host_function, arguments)
 
-    def _submit(self, kind: str, nbytes: int, stream: StreamHandle, call: Callable[..., None], *arguments: Any) -> None:
-        known = self._known
+    def _submit(
+        self, kind: str, nbytes: int, call: Callable[..., None], arguments: tuple[Any, ...], what: str | None = None
+    ) -> None:
+        """Submits work to the stream that is the last argument. ``what`` names the work, by default as ``kind``."""
+        known, stream, what = self._known, arguments[-1], what or kind
         if known.ended or (known.capturing and stream in known.capturing):
             call(*arguments)
             if stream in known.capturing:
-                known.capturing[stream].append(kind)
+                known.capturing[stream].append(what)
             return
-        self._measure(kind, kind, nbytes, (), stream, call, arguments)
+        self._measure(kind, what, nbytes, (), stream, call, arguments)
 
     def _measure(
         self,
@@ -334,7 +298,6 @@ class TracingDriver(Wrapper):
         return bodies
 
     def end_conditional(self, stream: StreamHandle) -> None:
-        """Ends the conditional, and forgets the streams of its bodies."""
         self._forget_bodies(stream)
         self.inner.end_conditional(stream)
 
@@ -353,7 +316,6 @@ class TracingDriver(Wrapper):
         return graph
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Launches a graph, notes the launch and has it measured."""
         known = self._known
         if known.ended:
             self.inner.launch_graph(graph, stream)
@@ -363,7 +325,6 @@ class TracingDriver(Wrapper):
         self._measure("graph", "graph", -1, (names,), stream, self.inner.launch_graph, (graph, stream))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
-        """Destroys the graph and forgets it."""
         self._known.graphs.pop(id(graph), None)
         self.inner.destroy_graph(graph)
 

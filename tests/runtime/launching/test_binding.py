@@ -373,3 +373,31 @@ def test_arrays_of_two_devices_in_a_tuple_do_not_bind() -> None:
             launch.sync_on(here)
         del x, out, launch
     driver.close()
+
+
+def test_boxes_of_another_object_for_the_same_dtype_bind() -> None:
+    equal = np.dtype(np.float32).newbyteorder("=")
+    x, y = h2d(np.ones(4, equal)).sync(), h2d(ONES).sync()
+    assert x.dtype is not y.dtype
+    assert bind(Plan(scale.specialize()), (3, x, y)) is not None
+    scale[FOUR](3, x, y).sync()
+    np.testing.assert_array_equal(d2h(y).sync(), 3 * ONES)
+
+
+def test_a_launch_of_operations_is_bound_anew_at_each_run() -> None:
+    y = h2d(ONES).sync()
+    factors = iter([2, 300, 3])
+    launch = scale[FOUR](oxide.value(None).map(lambda _: next(factors)), h2d(ONES), y)
+    launch.sync()
+    np.testing.assert_array_equal(d2h(y).sync(), 2 * ONES)
+    with pytest.raises(oxide.ArgumentError, match="300"):
+        launch.sync()
+    launch.sync()
+    np.testing.assert_array_equal(d2h(y).sync(), 3 * ONES)
+
+
+def test_an_operation_that_yields_an_operation_is_refused() -> None:
+    y = h2d(ONES).sync()
+    inner = h2d(ONES)
+    with pytest.raises(oxide.ArgumentError, match="yields an operation"):
+        scale[FOUR](1, oxide.value(inner), y).sync()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
@@ -14,11 +13,11 @@ from numba.cuda.typing.typeof import typeof_impl
 from oxide.language import atomic
 from oxide.language.types import ATOMIC
 
-from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry, value_if
-from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
-from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, element_index, in_bounds, lower_length
+from .common import check_value
+from .primitives import call_primitive
+from .registry import lowering_registry, note, typing_registry, value_if
+from .shared import BlockArrayType, check_index, locate
+from .slices import SliceType, axes_inside, check_indices, element_of
 from .types import HalfType, display
 
 _HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
@@ -53,45 +52,9 @@ def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
 
 
-class AtomicSliceType(types.Type):  # type: ignore[misc]
-    """The type of the ``AtomicSlice`` that is the kernel parameter ``parameter``."""
-
-    ndim = 1
-
-    def __init__(self, dtype: Any, parameter: str) -> None:
-        self.dtype = dtype
-        self.parameter = parameter
-        super().__init__(f"AtomicSlice[{display(dtype)}] {parameter}")
-
-
-register_model(AtomicSliceType)(SliceModel)
-
-
-@typing_registry.register_global(len)
-class AtomicSliceLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], AtomicSliceType) else None
-
-
-lowering_registry.lower(len, AtomicSliceType)(lower_length)
-
-
-@typing_registry.register_global(operator.getitem)
-@typing_registry.register_global(operator.setitem)
-class AtomicSliceItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if isinstance(args[0], AtomicSliceType):
-            name = args[0].parameter
-            note(
-                f"{name} is an AtomicSlice, which has no [...]: another thread could come between; use {name}.load(i), "
-                f"{name}.store(i, x), {name}.fetch_add(i, x) and their like"
-            )
-        return None
-
-
 class _Methods(AttributeTemplate):  # type: ignore[misc]
     def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _METHODS or (isinstance(kind, ShapedSliceType) and kind.kind != "atomic"):
+        if name not in _METHODS or (isinstance(kind, SliceType) and kind.kind != "atomic"):
             return None
         if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
             note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
@@ -100,13 +63,8 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
 
 
 @typing_registry.register_attr
-class AtomicSliceMethods(_Methods):
-    key = AtomicSliceType
-
-
-@typing_registry.register_attr
-class ShapedSliceMethods(_Methods):
-    key = ShapedSliceType
+class SliceMethods(_Methods):
+    key = SliceType
 
 
 @typing_registry.register_attr
@@ -161,11 +119,10 @@ def _make_template(name: str) -> Any:
                 note(f".{name} takes integers, and the elements of {_shown(kind)} are {display(kind.dtype)}")
                 return None
             index = bound["index"]
-            if isinstance(kind, AtomicSliceType):
-                if not isinstance(index, types.Integer):
-                    note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
-                    return None
-            elif not (check_indices if isinstance(kind, ShapedSliceType) else check_index)(kind, index):
+            if isinstance(kind, SliceType) and kind.ndim == 1 and not isinstance(index, types.Integer):
+                note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
+                return None
+            if not (check_indices if isinstance(kind, SliceType) else check_index)(kind, index):
                 return None
             values = [bound[key] for key in ("expected", "value") if key in bound]
             if not all(check_value(kind.dtype, value) for value in values):
@@ -192,19 +149,14 @@ _TEMPLATES = {name: _make_template(name) for name in _METHODS}
 
 
 def _shown(kind: Any) -> str:
-    return str(kind.parameter if isinstance(kind, AtomicSliceType | ShapedSliceType) else kind.name)
+    return str(kind.parameter if isinstance(kind, SliceType) else kind.name)
 
 
 def _lower_method(name: str) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.args[0]
         ordering, scope = sig.args[-2].value.number, sig.args[-1].value.name
-        if isinstance(kind, AtomicSliceType):
-            view = proxy(context, builder, kind, args[0])
-            data = view.data
-            offset = element_index(builder, sig.args[1], args[1])
-            inside = in_bounds(builder, offset, view.length, site(builder, kind.parameter))
-        elif isinstance(kind, ShapedSliceType):
+        if isinstance(kind, SliceType):
             data, offset, places = element_of(context, builder, kind, args[0], sig.args[1], args[1])
             inside = axes_inside(builder, kind, places)
         else:
@@ -227,7 +179,7 @@ def _lower_method(name: str) -> Any:
 
 
 for _name, _values in _METHODS.items():
-    for _receiver in (AtomicSliceType, ShapedSliceType, BlockArrayType):
+    for _receiver in (SliceType, BlockArrayType):
         lowering_registry.lower(f"oxide.atomic.{_name}", _receiver, *[types.Any] * (_values + 3))(_lower_method(_name))
 
 

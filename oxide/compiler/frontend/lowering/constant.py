@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
-from numba.cuda.typing.templates import AbstractTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate
 
 from oxide.language.types import of_dtype
 
+from .common import address, has_length, same_form
+from .elements import readable
 from .registry import lowering_registry, note, session, typing_registry
-from .shared import check_index, lower_element
+from .shared import check_index, element_of_array
 from .types import NUMBA_TYPES, HalfType, display
 
 
@@ -50,10 +51,9 @@ class ConstantArrayType(types.Type):  # type: ignore[misc]
         return Conversion.safe if isinstance(other, ConstantArrayType) and self.is_like(other) else None
 
 
-@register_model(ConstantArrayType)
-class ConstantArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+address(ConstantArrayType)
+same_form(ConstantArrayType)
+readable(ConstantArrayType, check_index, element_of_array)
 
 
 def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None:
@@ -61,12 +61,7 @@ def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None
     scalar = of_dtype(array.dtype)
     if scalar is None:
         return None
-    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session.constants.get(id(array)))
-
-
-@lowering_registry.lower_cast(ConstantArrayType, ConstantArrayType)
-def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value
+    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session().constants.get(id(array)))
 
 
 @lowering_registry.lower_constant(ConstantArrayType)
@@ -96,23 +91,9 @@ def _plain(number: int | float | bool) -> int | float:
     return int(number) if isinstance(number, bool) else number
 
 
-@typing_registry.register_global(len)
-class ConstantArrayLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], ConstantArrayType) else None
-
-
-@lowering_registry.lower(len, ConstantArrayType)
+@has_length(ConstantArrayType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_constant(types.int64, sig.args[0].shape[0])
-
-
-@typing_registry.register_global(operator.getitem)
-class ConstantArrayGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], ConstantArrayType) and check_index(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
 
 
 @typing_registry.register_global(operator.setitem)
@@ -122,6 +103,3 @@ class ConstantArraySetItem(AbstractTemplate):  # type: ignore[misc]
             shown = args[0].shown
             note(f"{shown}, outside the kernel, is a constant in it, and read-only; write to a DisjointSlice parameter")
         return None
-
-
-lowering_registry.lower(operator.getitem, ConstantArrayType, types.Any)(lower_element)

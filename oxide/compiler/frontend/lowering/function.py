@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from numba.cuda import types
 from numba.cuda.core import errors
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
@@ -23,9 +22,9 @@ from oxide.compiler.signature.signature import Annotation
 from oxide.compiler.source.source import as_written
 from oxide.weak_table import WeakTable
 
+from .common import structure
 from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
-from .shaped import ShapedSliceType
 from .slices import SliceType
 from .types import NUMBA_TYPES, OPEN, conversion_problem, display
 
@@ -68,11 +67,8 @@ class DeviceDispatcher(ContextDispatcher):
         if annotation.kind == "scalar":
             shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
         else:
-            mutable = annotation.kind != "slice"
-            kind: Any = SliceType(scalar, mutable, "", annotation.tile)
-            if annotation.ndim > 1:
-                name = "disjoint" if mutable else "slice"
-                kind = ShapedSliceType(name, scalar, annotation.ndim, "", annotation.tile)
+            form = "slice" if annotation.kind == "slice" else "disjoint"
+            kind: Any = SliceType(form, scalar, annotation.ndim, "", annotation.tile)
             shown = kind.shown
             fits = type(given) is type(kind) and given.is_like(kind)
             why, wanted = None if fits else f"the value is {display(given)}", given
@@ -97,13 +93,13 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    if session.typings is not None:
-        if id(function) not in session.dispatchers:
-            session.dispatchers[id(function)] = DeviceDispatcher(function)
-        own: DeviceDispatcher = session.dispatchers[id(function)]
+    if session().typings is not None:
+        if id(function) not in session().dispatchers:
+            session().dispatchers[id(function)] = DeviceDispatcher(function)
+        own: DeviceDispatcher = session().dispatchers[id(function)]
         return own
     variants = _dispatchers.setdefault(function, {})
-    options = (session.fastmath, session.fma, session.located, session.numba_style)
+    options = (session().fastmath, session().fma, session().located, session().numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)
     found: DeviceDispatcher = variants[options]
@@ -157,11 +153,10 @@ class FunctionValueType(types.Callable):  # type: ignore[misc]
 _CALL = "oxide.function.call"
 
 
-@register_model(FunctionValueType)
-class FunctionValueModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        members = [(f"capture{number}", kind) for number, kind in enumerate(numba_type.captures)]
-        super().__init__(manager, numba_type, members)
+structure(
+    FunctionValueType,
+    members=lambda kind: [(f"capture{number}", capture) for number, capture in enumerate(kind.captures)],
+)
 
 
 @lowering_registry.lower(_CALL, FunctionValueType, types.VarArg(types.Any))

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
@@ -25,8 +24,9 @@ from oxide.language import fast, intrinsics
 from oxide.language.narrow import bits_of
 from oxide.language.types import SCALARS, of_narrow_scalar
 
-from .mathematics import call
+from .common import primitive
 from .operators import ARITHMETIC, COMPARISONS, forms_of, operation_of
+from .primitives import call
 from .registry import lowering_registry, typing_registry
 from .types import NUMBA_TYPES, HalfType
 
@@ -61,10 +61,7 @@ _THROUGH_SINGLE = (
 argument."""
 
 
-@register_model(HalfType)
-class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, ir.IntType(numba_type.bitwidth))
+primitive(HalfType, lambda kind: ir.IntType(kind.bitwidth))
 
 
 def type_of_constant(value: Any) -> Any:

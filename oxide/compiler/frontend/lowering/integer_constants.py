@@ -51,7 +51,7 @@ class FoldIntegers(FunctionPass):  # type: ignore[misc]
     def run_pass(self, state: Any) -> bool:
         from .inference import is_numbas  # inference imports this module
 
-        if session.numba_style or is_numbas(state.func_id.filename):
+        if session().numba_style or is_numbas(state.func_id.filename):
             return False
         function = state.func_ir
         statements = [

@@ -15,9 +15,9 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.imputils import RefType as Ownership
 from numba.cuda.core.imputils import iternext_impl
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
+from .common import structure
 from .registry import lowering_registry, proxy
 
 _WORD = ir.IntType(64)
@@ -52,17 +52,15 @@ class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
         return None if dtype is None else CountedRangeIteratorType(dtype)
 
 
-@register_model(CountedRangeType)
-class CountedRangeModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, [(name, kind.dtype) for name in ("start", "stop", "step")])
-
-
-@register_model(CountedRangeIteratorType)
-class CountedRangeIteratorModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        number, count = types.CPointer(kind.yield_type), types.CPointer(types.int64)
-        super().__init__(manager, kind, [("number", number), ("left", count), ("step", kind.yield_type)])
+structure(CountedRangeType, members=lambda kind: [(name, kind.dtype) for name in ("start", "stop", "step")])
+structure(
+    CountedRangeIteratorType,
+    members=lambda kind: [
+        ("number", types.CPointer(kind.yield_type)),
+        ("left", types.CPointer(types.int64)),
+        ("step", kind.yield_type),
+    ],
+)
 
 
 def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:

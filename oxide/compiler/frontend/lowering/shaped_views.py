@@ -14,7 +14,7 @@ from numba.cuda.typing.templates import AttributeTemplate
 
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .shaped import ShapedSliceType
+from .slices import SliceType
 from .views import GREATEST, Column, Row, Tile, indices
 
 _WORD = ir.IntType(64)
@@ -47,7 +47,7 @@ _VIEWS = {"row": ShapedRow, "col": ShapedColumn, "tile": ShapedTile}
 
 @typing_registry.register_attr
 class ShapedSliceViews(AttributeTemplate):  # type: ignore[misc]
-    key = ShapedSliceType
+    key = SliceType
 
     def generic_resolve(self, kind: Any, name: str) -> Any:
         if name not in _VIEWS:
@@ -58,7 +58,7 @@ class ShapedSliceViews(AttributeTemplate):  # type: ignore[misc]
         return types.BoundFunction(_VIEWS[name], kind)
 
 
-@lowering_registry.lower("oxide.shaped.row", ShapedSliceType, types.Integer)
+@lowering_registry.lower("oxide.shaped.row", SliceType, types.Integer)
 def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     [i] = indices(builder, sig, args)
     data, (rows, cols) = _matrix(context, builder, sig, args)
@@ -68,7 +68,7 @@ def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return view._getvalue()
 
 
-@lowering_registry.lower("oxide.shaped.col", ShapedSliceType, types.Integer)
+@lowering_registry.lower("oxide.shaped.col", SliceType, types.Integer)
 def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     [j] = indices(builder, sig, args)
     data, (rows, cols) = _matrix(context, builder, sig, args)
@@ -89,7 +89,7 @@ def _line(context: Any, builder: Any, sig: Any, index: Any, length: Any, axis: i
     return view
 
 
-@lowering_registry.lower("oxide.shaped.tile", ShapedSliceType, *[types.Integer] * 4)
+@lowering_registry.lower("oxide.shaped.tile", SliceType, *[types.Integer] * 4)
 def _lower_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     row, col, rows, cols = indices(builder, sig, args)
     data, (height, width) = _matrix(context, builder, sig, args)

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, debuginfo, types
-from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
 from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
+from .common import address, attribute, has_length
+from .elements import readable, writable
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
-from .slices import axes_in_bounds, axis_sites, element_index, load_inside
-from .types import conversion_problem, display
+from .slices import axes_in_bounds, axis_sites, index_parts
+from .types import display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -55,10 +55,7 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
         return 1 if self.shape is None else len(self.shape)
 
 
-@register_model(BlockArrayType)
-class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+address(BlockArrayType)
 
 
 def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
@@ -108,7 +105,7 @@ def _number() -> int:
     """Returns a new number for the array being lowered, and records the array's place in the source under this
     number."""
     number = next(_numbers)
-    array_places[number] = session.file, session.line, session.span
+    array_places[number] = session().file, session().line, session().span
     return number
 
 
@@ -152,66 +149,14 @@ def _lower_dynamic(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.bitcast(call_primitive(builder, _BYTE_POINTER, "oxide.shared.dynamic", ()), element.as_pointer())
 
 
-@typing_registry.register_global(len)
-class BlockArrayLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], BlockArrayType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, BlockArrayType)
+@has_length(BlockArrayType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _lengths(context, builder, sig.args[0])[0]
 
 
-@typing_registry.register_attr
-class BlockArrayShape(AttributeTemplate):  # type: ignore[misc]
-    key = BlockArrayType
-
-    def resolve_shape(self, kind: Any) -> Any:
-        return types.UniTuple(types.int64, kind.ndim)
-
-
-@lowering_registry.lower_getattr(BlockArrayType, "shape")
+@attribute(BlockArrayType, "shape", lambda kind: types.UniTuple(types.int64, kind.ndim))
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.make_tuple(builder, types.UniTuple(types.int64, kind.ndim), _lengths(context, builder, kind))
-
-
-@typing_registry.register_global(operator.getitem)
-class BlockArrayGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
-@lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
-def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the element at an index of a shared, local or constant array."""
-    kind = sig.args[0]
-    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, args[0], offset, inside)
-
-
-@typing_registry.register_global(operator.setitem)
-class BlockArraySetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], BlockArrayType) and check_index(args[0], args[1])):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-
-
-@lowering_registry.lower(operator.setitem, BlockArrayType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [offset]))
-    return context.get_dummy_value()
 
 
 def check_index(kind: Any, index: Any) -> bool:
@@ -228,31 +173,26 @@ def check_index(kind: Any, index: Any) -> bool:
     return True
 
 
-def check_value(dtype: Any, value: Any) -> bool:
-    """Returns whether a value may be stored as ``dtype``. A float may not be stored as an integer, because it would
-    lose its fraction. If the value may not be stored, adds a note with the reason."""
-    why = conversion_problem(dtype, value)
-    if why is not None:
-        note(f"the element is {display(dtype)} and {why}")
-    return why is None
-
-
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
     """Returns whether an index is in bounds, checked axis by axis, and the indexed element's offset in row-major
     order."""
-    if isinstance(index_type, types.BaseTuple):
-        parts = [
-            element_index(builder, part_type, part)
-            for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-        ]
-    else:
-        parts = [element_index(builder, index_type, index)]
+    parts = index_parts(builder, index_type, index)
     axes = list(zip(parts, _lengths(context, builder, kind), strict=True))
     inside = axes_in_bounds(builder, axes, axis_sites(builder, kind.shown, len(axes)))
     offset = None
     for part, length in axes:
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
     return inside, offset
+
+
+def element_of_array(context: Any, builder: Any, kind: Any, value: Any, *index: Any) -> tuple[Any, Any, Any]:
+    """Does what ``locate`` does for ``elements``: a shared, local or constant array is the address of its elements."""
+    inside, offset = locate(context, builder, kind, *index)
+    return inside, value, offset
+
+
+readable(BlockArrayType, check_index, element_of_array)
+writable(BlockArrayType, check_index, element_of_array)
 
 
 def _lengths(context: Any, builder: Any, kind: Any) -> list[Any]:

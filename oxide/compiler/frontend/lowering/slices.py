@@ -1,149 +1,234 @@
-"""``Slice``, ``DisjointSlice`` and ``Ref``.
+"""``Slice`` and ``DisjointSlice``, with one to five axes, and the forms of them: ``AtomicSlice``, ``scatter``,
+``unchecked`` and ``streaming``. ``refs.py`` has the element of a thread.
 
-A slice is a pointer and a length, also as a kernel parameter. The slice's type contains the parameter's name, so that a
-fault can report this name anywhere, even in a device function. A ``Ref`` is a pointer, an index and a length. The test
-of a ``Ref`` for None and its bounds check are the same comparison, so LLVM drops the check where the program has tested
-the ``Ref``.
+A slice is a pointer and the length of each axis, also as a kernel parameter. The slice's type contains the parameter's
+name, so that a fault can report this name anywhere, even in a device function. ``a[row, col]`` is one check for each
+axis, and one access at ``row * cols + col``. If the checks hold, this offset cannot wrap, because the number of
+elements fits in 64 bits.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import types
+from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
-from oxide.compiler.signature.signature import layout_name
+from oxide.compiler.signature.signature import shown
 
+from .common import check_value, has_length, same_form, structure
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
-from .thread import ThreadIndexType, index_number
-from .types import conversion_problem, display
+from .thread import ThreadIndexType
+from .types import display
+from .unchecked import load_unchecked, mark_unchecked
 
 _WORD = ir.IntType(64)
-_SITE = ir.IntType(32)
+_FORMS = {"scatter": "Scatter", "unchecked": "UncheckedSlice", "unchecked_mut": "UncheckedMutSlice"}
+_FORMS |= {"streaming": "StreamingSlice", "streaming_mut": "StreamingMutSlice"}
 
 
 class SliceType(types.Type):  # type: ignore[misc]
-    """The type of the kernel parameter ``parameter``: a ``DisjointSlice`` if ``mutable``, else a ``Slice``.
+    """The type of a slice with ``ndim`` axes that is the kernel parameter ``parameter``, or of a form of this slice.
 
-    ``tile`` holds the sides of the tiles of the slice's layout. It is () if the slice has no layout."""
+    ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of the tiles of the slice's layout. It is () if the
+    slice has no layout.
+    """
 
-    def __init__(self, dtype: Any, mutable: bool, parameter: str, tile: tuple[int, ...] = ()) -> None:
+    def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
+        self.kind = kind
         self.dtype = dtype
-        self.mutable = mutable
+        self.ndim = ndim
         self.parameter = parameter
         self.tile = tile
-        kind = "DisjointSlice" if mutable else "Slice"
-        self.shown = f"{kind}[{display(dtype)}{', ' + layout_name(tile) if tile else ''}]"
+        if kind in _FORMS:
+            self.shown = f"{_FORMS[kind]}{self.axes}[{display(dtype)}]"
+        else:
+            self.shown = shown("tiles" if tile else kind, display(dtype), tile, ndim)  # type: ignore[arg-type]
         super().__init__(f"{self.shown} {parameter}")
+
+    @property
+    def axes(self) -> str:
+        """Returns the number of axes as it is written in names: ``Slice2``, and ``Slice`` for one."""
+        return str(self.ndim) if self.ndim > 1 else ""
+
+    @property
+    def mutable(self) -> bool:
+        return self.kind == "disjoint"
+
+    @property
+    def flat(self) -> SliceType:
+        """Returns the type of the slice's ``flat``: a slice of one axis, with all elements in row-major order."""
+        return SliceType(self.kind, self.dtype, 1, self.parameter, self.tile)
+
+    def form(self, kind: str) -> SliceType:
+        """Returns the type of a form of the slice."""
+        return SliceType(kind, self.dtype, self.ndim, self.parameter)
 
     def is_like(self, other: SliceType) -> bool:
         """Returns whether the two types are equal except for the names of their parameters."""
-        return (self.dtype, self.mutable, self.tile) == (other.dtype, other.mutable, other.tile)
+        mine = self.kind, self.dtype, self.ndim, self.tile
+        return mine == (other.kind, other.dtype, other.ndim, other.tile)
 
     def unify(self, context: Any, other: Any) -> Any:
         if isinstance(other, SliceType) and self.is_like(other):
             names = sorted({*self.parameter.split("|"), *other.parameter.split("|")})
-            return SliceType(self.dtype, self.mutable, "|".join(names), self.tile)
+            return SliceType(self.kind, self.dtype, self.ndim, "|".join(names), self.tile)
         return None
 
     def can_convert_to(self, context: Any, other: Any) -> Any:
         return Conversion.safe if isinstance(other, SliceType) and self.is_like(other) else None
 
 
-class RefType(types.Type):  # type: ignore[misc]
-    """The type of a ``Ref`` or None."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        super().__init__(f"Ref[{display(dtype)}]")
-
-
-class ScatterType(types.Type):  # type: ignore[misc]
-    """The type of the ``scatter`` form of the ``DisjointSlice`` parameter ``parameter``."""
-
-    def __init__(self, dtype: Any, parameter: str) -> None:
-        self.dtype = dtype
-        self.parameter = parameter
-        super().__init__(f"Scatter[{display(dtype)}] {parameter}")
+def _members(kind: Any) -> list[tuple[str, Any]]:
+    data = "data", types.CPointer(kind.dtype)
+    if kind.ndim == 1:
+        return [data, ("length", types.int64)]
+    return [data, ("shape", types.UniTuple(types.int64, kind.ndim))]
 
 
-@register_model(SliceType)
-@register_model(ScatterType)
-class SliceModel(core_models.StructModel):  # type: ignore[misc]
-    """The layout of slices of all kinds: a pointer to the first element, and the length."""
-
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+structure(SliceType, members=_members)
+same_form(SliceType)
 
 
-@register_model(RefType)
-class RefModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        members = [
-            ("data", types.CPointer(numba_type.dtype)),
-            ("index", types.int64),
-            ("length", types.int64),
-            ("site", types.int32),
-        ]
-        super().__init__(manager, numba_type, members)
+def lengths_of(builder: Any, kind: Any, view: Any) -> list[Any]:
+    """Returns the length of each axis of a slice."""
+    return [view.length] if kind.ndim == 1 else list(cgutils.unpack_tuple(builder, view.shape))
 
 
-@lowering_registry.lower_cast(SliceType, SliceType)
-def _cast_slice(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value
+def count_of(builder: Any, kind: Any, view: Any) -> Any:
+    """Returns the number of a slice's elements."""
+    return functools.reduce(builder.mul, lengths_of(builder, kind, view))
 
 
-@typing_registry.register_global(len)
-class SliceLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], SliceType):
-            return signature(types.int64, *args)
-        return None
+@has_length(SliceType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return lengths_of(builder, sig.args[0], proxy(context, builder, sig.args[0], args[0]))[0]
 
 
-@lowering_registry.lower(len, SliceType)
-def lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the length of a slice of any kind."""
-    return proxy(context, builder, sig.args[0], args[0]).length
+# Elements by their indices
 
 
 @typing_registry.register_global(operator.getitem)
 class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 2 and isinstance(args[0], SliceType)):
-            return None
-        kind, index = args
-        if isinstance(index, types.Optional):
+        if not (len(args) == 2 and isinstance(args[0], SliceType)) or isinstance(args[1], types.Optional):
             return None  # numba tries again with the type without None
-        if kind.mutable:
-            note(_NO_INTEGER_INDEX.format(name=kind.parameter, kind=kind.shown))
+        kind, index = args
+        if kind.kind in ("disjoint", "atomic"):
+            _note_without_brackets(kind)
             return None
-        if isinstance(index, ThreadIndexType):
-            note(f"{kind.parameter}[…] takes an integer, not a ThreadIndex: write {kind.parameter}[index.get()]")
+        if kind.kind == "scatter":
+            note(_ONLY_WRITTEN.format(name=kind.parameter))
             return None
-        if isinstance(index, types.BaseTuple):
-            name = kind.parameter
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
+            return None
+        return signature(kind.dtype, kind, types.unliteral(index)) if check_indices(kind, index) else None
+
+
+@typing_registry.register_global(operator.setitem)
+class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 3 and isinstance(args[0], SliceType)):
+            return None
+        kind, index, value = args
+        if kind.kind in ("disjoint", "atomic"):
+            _note_without_brackets(kind)
+            return None
+        if kind.kind.startswith("streaming"):
+            _note_vectors_only(kind)
+            return None
+        if kind.kind not in ("unchecked_mut", "scatter"):
+            _note_read_only(kind)
+            return None
+        if not (check_value(kind.dtype, value) and check_indices(kind, index)):
+            return None
+        return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
+
+
+def _note_read_only(kind: SliceType) -> None:
+    note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice{kind.axes}[…]")
+
+
+def _note_without_brackets(kind: SliceType) -> None:
+    name, indices = kind.parameter, ", ".join("ijk"[: kind.ndim])
+    if kind.kind == "atomic":
+        index = indices if kind.ndim == 1 else f"({indices})"
+        note(
+            f"{name} is an AtomicSlice{kind.axes}, which has no [...]: another thread could come between; use "
+            f"{name}.load({index}), {name}.store({index}, x), {name}.fetch_add({index}, x) and their like"
+        )
+        return
+    index = f"index_2d({name}.shape[1])" if kind.ndim == 2 else "index_1d()"
+    computed = "a computed index" if kind.ndim == 1 else "computed indices"
+    note(
+        f"{name} is a {kind.shown}, which has no [...]: another thread could use the same index. Write c_elem = "
+        f"{name}.get_mut(thread.{index}), test that it is not None, and use c_elem.value; for {computed} that no "
+        f"other thread has, write {name}.scatter[{indices}] = value"
+    )
+
+
+def _note_vectors_only(kind: SliceType) -> None:
+    indices = ", ".join("ijk"[: kind.ndim])
+    index = indices if kind.ndim == 1 else f"({indices})"
+    note(f"{kind.parameter} is a {kind.shown} here, which has vectors only, as load4({index})")
+
+
+_ONLY_WRITTEN = (
+    "{name}.scatter[…] is only written: the element may be another thread's. Use an AtomicSlice to change an element "
+    "that several threads reach, or keep the value in a variable"
+)
+
+
+def check_indices(kind: SliceType, index: Any) -> bool:
+    """Returns whether the type of an index fits a slice: it must have an integer for each axis. If not, adds a note
+    with the reason."""
+    if isinstance(index, types.Optional):
+        return False  # numba tries again with the type without None
+    name = f"{kind.parameter}.{kind.kind}" if kind.kind in _FORMS else kind.parameter
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    if kind.ndim > 3:
+        what = "read by tensor.load_tile, and one by one" if kind.kind == "slice" else "written by tensor.store_tile"
+        note(
+            f"{name} is a {kind.shown}, which has too many axes for an index: its elements are {what}"
+            + (f" through {name}.flat" if kind.kind == "slice" else "")
+        )
+        return False
+    if isinstance(index, ThreadIndexType):
+        taken = "an integer" if kind.ndim == 1 else "an integer for each axis"
+        instead = f": write {name}[index.get()]" if kind.ndim == 1 else ""
+        if kind.kind in ("scatter", "unchecked_mut") and kind.ndim == 1:
+            instead = f": {kind.parameter}.get_mut(index) is its element"
+        note(f"{name}[…] takes {taken}, not a ThreadIndex{instead}")
+        return False
+    if len(parts) != kind.ndim or (kind.ndim == 1 and isinstance(index, types.BaseTuple)):
+        if kind.ndim == 1:
             note(
-                f"{name} has one axis: declare a matrix as Slice{len(index)}[{display(kind.dtype)}], or write "
+                f"{name} has one axis: declare a matrix as Slice{len(parts)}[{display(kind.dtype)}], or write "
                 f"{name}[row * width + column]"
             )
-            return None
-        if not isinstance(index, types.Integer):
+            return False
+        axes = ", ".join("ijk"[: kind.ndim])
+        note(f"{name} is a {kind.shown}, which has {kind.ndim} axes, and the index {len(parts)}: write {name}[{axes}]")
+        return False
+    for part in parts:
+        if not isinstance(types.unliteral(part), types.Integer):
+            taken = "an integer" if kind.ndim == 1 else "integers"
             note(
-                f"{kind.parameter}[…] takes an integer, not {display(index)}; convert the index, as in i64(…); "
-                "note that / gives a float and // an integer"
+                f"{name}[…] takes {taken}, not {display(part)}; convert the index, as in i64(…); note that / gives a "
+                "float and // an integer"
             )
-            return None
-        return signature(kind.dtype, kind, types.unliteral(index))
+            return False
+    return True
 
 
 def refuse_from_the_end(kind: Any, index: Any) -> None:
@@ -166,97 +251,94 @@ def refuse_from_the_end(kind: Any, index: Any) -> None:
         raise errors.TypingError("negative index")
 
 
-@lowering_registry.lower(operator.getitem, SliceType, types.Integer)
+def element_of(
+    context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any
+) -> tuple[Any, Any, list[tuple[Any, Any]]]:
+    """Returns a slice's pointer, an element's offset in row-major order, and a list with the index and the length of
+    each axis."""
+    view = proxy(context, builder, kind, value)
+    parts = index_parts(builder, index_type, index)
+    lengths = lengths_of(builder, kind, view)
+    offset = None
+    for part, length in zip(parts, lengths, strict=True):
+        offset = part if offset is None else builder.add(builder.mul(offset, length), part)
+    return view.data, offset, list(zip(parts, lengths, strict=True))
+
+
+def axes_inside(builder: Any, kind: Any, places: list[tuple[Any, Any]]) -> Any:
+    """Returns whether each index is within its axis. If not, the emitted code records a fault for the first axis whose
+    index is outside."""
+    return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, kind.ndim))
+
+
+@lowering_registry.lower(operator.getitem, SliceType, types.Any)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
-    view = proxy(context, builder, kind, args[0])
-    index = element_index(builder, sig.args[1], args[1])
-    place = site(builder, kind.parameter)
-    return load_inside(context, builder, kind.dtype, view.data, index, in_bounds(builder, index, view.length, place))
+    data, offset, places = element_of(context, builder, kind, args[0], sig.args[1], args[1])
+    if kind.kind != "slice":
+        return load_unchecked(context, builder, kind.dtype, builder.gep(data, [offset]))
+    return load_inside(context, builder, kind.dtype, data, offset, axes_inside(builder, kind, places))
 
 
-@typing_registry.register_global(operator.setitem)
-class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 3 and isinstance(args[0], SliceType):
-            kind = args[0]
-            if kind.mutable:
-                note(_NO_INTEGER_INDEX.format(name=kind.parameter, kind=kind.shown))
-            else:
-                note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
-        return None
+@lowering_registry.lower(operator.setitem, SliceType, types.Any, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    data, offset, places = element_of(context, builder, kind, args[0], sig.args[1], args[1])
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    if kind.kind == "scatter":
+        with builder.if_then(axes_inside(builder, kind, places), likely=True):
+            context.pack_value(builder, kind.dtype, value, builder.gep(data, [offset]))
+        return context.get_dummy_value()
+    stored = context.data_model_manager[kind.dtype].as_data(builder, value)
+    mark_unchecked(builder, builder.store(stored, builder.gep(data, [offset])))
+    return context.get_dummy_value()
+
+
+# Attributes
 
 
 @typing_registry.register_attr
 class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
     key = SliceType
 
+    def resolve_shape(self, kind: Any) -> Any:
+        return types.UniTuple(types.int64, kind.ndim) if kind.ndim > 1 else None
+
     def resolve_dtype(self, kind: Any) -> Any:
         return types.NumberClass(kind.dtype) if isinstance(kind.dtype, types.Number | types.Boolean) else None
 
-    def resolve_get_mut(self, kind: Any) -> Any:
-        if not kind.mutable:
-            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
-            return None
-        from .tiles import GetTile
+    def resolve_flat(self, kind: Any) -> Any:
+        if kind.kind != "slice" and kind.ndim > 1:
+            note(f"{kind.parameter} is a {kind.shown}, which has no .flat: only a Slice{kind.ndim} to read has")
+        return kind.flat if kind.kind == "slice" and kind.ndim > 1 else None
 
-        return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
+    def resolve_unchecked(self, kind: Any) -> Any:
+        if kind.kind != "slice":
+            instead = f": write through {kind.parameter}.get_mut" if kind.mutable else ""
+            note(f"{kind.parameter} is a {kind.shown}, which has no .unchecked{instead}")
+            return None
+        return kind.form("unchecked")
+
+    def resolve_unchecked_mut(self, kind: Any) -> Any:
+        return self._of_output(kind, "unchecked_mut")
 
     def resolve_scatter(self, kind: Any) -> Any:
-        if not kind.mutable:
-            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
-            return None
-        return ScatterType(kind.dtype, kind.parameter)
+        return self._of_output(kind, "scatter")
+
+    def _of_output(self, kind: Any, form: str) -> Any:
+        if kind.kind == "slice":
+            _note_read_only(kind)
+        elif not kind.mutable:
+            note(f"{kind.parameter} is a {kind.shown}, which has no .{form}")
+        return kind.form(form) if kind.mutable else None
+
+    def resolve_streaming(self, kind: Any) -> Any:
+        return kind.form(kind.kind.replace("unchecked", "streaming")) if kind.kind.startswith("unchecked") else None
 
 
-@lowering_registry.lower_getattr(SliceType, "scatter")
-def _lower_scatter(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    return value
-
-
-ONLY_WRITTEN = (
-    "{name}.scatter[…] is only written: the element may be another thread's. Use an AtomicSlice to change an element "
-    "that several threads reach, or keep the value in a variable"
-)
-
-
-@typing_registry.register_global(operator.getitem)
-class ScatterGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], ScatterType):
-            note(ONLY_WRITTEN.format(name=args[0].parameter))
-        return None
-
-
-@typing_registry.register_global(operator.setitem)
-class ScatterSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], ScatterType)):
-            return None
-        kind, index, value = args
-        if not isinstance(index, types.Integer):
-            name = kind.parameter
-            if isinstance(index, ThreadIndexType):
-                note(f"{name}.scatter[…] takes an integer, not a ThreadIndex: {name}.get_mut(index) is its element")
-            else:
-                note(f"{name}.scatter[…] takes an integer, not {display(index)}; convert the index, as in i64(…)")
-            return None
-        why = conversion_problem(kind.dtype, value)
-        if why is not None:
-            note(f"the element is {display(kind.dtype)} and {why}")
-            return None
-        return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
-
-
-@lowering_registry.lower(operator.setitem, ScatterType, types.Integer, types.Any)
-def _lower_scatter_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind, index_type, value_type = sig.args
-    view = proxy(context, builder, kind, args[0])
-    value = context.cast(builder, args[2], value_type, kind.dtype)
-    index = element_index(builder, index_type, args[1])
-    with builder.if_then(in_bounds(builder, index, view.length, site(builder, kind.parameter)), likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(view.data, [index]))
-    return context.get_dummy_value()
+@lowering_registry.lower_getattr(SliceType, "shape")
+def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return proxy(context, builder, kind, value).shape
 
 
 @lowering_registry.lower_getattr(SliceType, "dtype")
@@ -264,105 +346,24 @@ def _lower_dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
 
 
-class GetMut(AbstractTemplate):  # type: ignore[misc]
-    key = "oxide.slice.get_mut"
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not takes_thread_index(f"{self.this.parameter}.get_mut", args, kws):
-            return None
-        return signature(RefType(self.this.dtype), *args, recvr=self.this)
-
-
-def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
-    """Returns whether a call has one argument, a ``ThreadIndex``. If not, adds a note with the reason."""
-    if len(args) != 1 or kws:
-        note(f"{name} takes one ThreadIndex")
-        return False
-    if isinstance(args[0], types.Optional):
-        return False  # numba tries again with the type without None
-    if not isinstance(args[0], ThreadIndexType):
-        note(
-            f"{name} takes a ThreadIndex, not {display(args[0])}: only thread.index_1d() "
-            "and thread.index_2d(width) give numbers that no two threads share"
-        )
-        return False
-    return True
+@lowering_registry.lower_getattr(SliceType, "unchecked")
+@lowering_registry.lower_getattr(SliceType, "unchecked_mut")
+@lowering_registry.lower_getattr(SliceType, "scatter")
+@lowering_registry.lower_getattr(SliceType, "streaming")
+def _lower_form(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return value
 
 
-@lowering_registry.lower("oxide.slice.get_mut", SliceType, ThreadIndexType)
-def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    view = proxy(context, builder, sig.args[0], args[0])
-    ref = proxy(context, builder, sig.return_type)
-    ref.data = view.data
-    ref.index = index_number(context, builder, sig.args[1], args[1])
-    ref.length = view.length
-    ref.site = site(builder, sig.args[0].parameter)
-    return ref._getvalue()
+@lowering_registry.lower_getattr(SliceType, "flat")
+def lower_flat(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Returns all elements of a slice as a slice of one axis."""
+    view = proxy(context, builder, kind, value)
+    flat = proxy(context, builder, kind.flat)
+    flat.data, flat.length = view.data, count_of(builder, kind, view)
+    return flat._getvalue()
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], RefType) and isinstance(args[1], types.NoneType):
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, RefType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = proxy(context, builder, sig.args[0], args[0])
-    return builder.icmp_unsigned(">=", ref.index, ref.length)
-
-
-@lowering_registry.lower(operator.is_not, RefType, types.NoneType)
-def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = proxy(context, builder, sig.args[0], args[0])
-    return builder.icmp_unsigned("<", ref.index, ref.length)
-
-
-@typing_registry.register_attr
-class RefAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = RefType
-
-    def resolve_value(self, kind: Any) -> Any:
-        return kind.dtype
-
-
-@lowering_registry.lower_getattr(RefType, "value")
-def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    ref = proxy(context, builder, kind, value)
-    inside = in_bounds(builder, ref.index, ref.length, ref.site)
-    return load_inside(context, builder, kind.dtype, ref.data, ref.index, inside)
-
-
-@lowering_registry.lower_setattr(RefType, "value")
-def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
-    kind, value_type = sig.args
-    ref = proxy(context, builder, kind, args[0])
-    value = context.cast(builder, args[1], value_type, kind.dtype)
-    with builder.if_then(in_bounds(builder, ref.index, ref.length, ref.site), likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(ref.data, [ref.index]))
-
-
-def check_store(ref: Any, value: Any) -> None:
-    """Refuses a value that cannot be assigned to ``ref.value``, such as a float if the element is an integer.
-
-    Adds a note and raises ``TypingError``.
-    """
-    why = conversion_problem(ref.dtype, value)
-    if why is not None:
-        note(f"the element is {display(ref.dtype)} and {why}")
-        raise errors.TypingError(why)
-
-
-_NO_INTEGER_INDEX = (
-    "{name} is a {kind}, which has no [...]: another thread could use the same index. "
-    "Write c_elem = {name}.get_mut(thread.index_1d()), test that it is not None, and use c_elem.value; "
-    "for a computed index that no other thread has, write {name}.scatter[i] = value"
-)
+# Indices
 
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
@@ -371,6 +372,16 @@ def element_index(builder: Any, kind: Any, value: Any) -> Any:
     if kind.bitwidth == 64:
         return value
     return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
+
+
+def index_parts(builder: Any, kind: Any, index: Any) -> list[Any]:
+    """Returns the numbers of an index, one for each axis, as signed 64-bit numbers."""
+    if not isinstance(kind, types.BaseTuple):
+        return [element_index(builder, kind, index)]
+    return [
+        element_index(builder, part_type, part)
+        for part_type, part in zip(kind, cgutils.unpack_tuple(builder, index), strict=True)
+    ]
 
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:

@@ -14,29 +14,29 @@ computed with an overflow bit.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.signature.signature import alignment_of
 
+from .common import has_length, optional, structure
+from .elements import readable, writable
 from .primitives import site
+from .refs import takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
     SliceType,
     axes_in_bounds,
     axis_sites,
-    element_index,
     in_bounds,
-    load_inside,
-    takes_thread_index,
+    index_parts,
+    lower_flat,
 )
-from .thread import GridIndexType, ThreadIndexType, global_index, index_number
+from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -57,12 +57,15 @@ class TileRefType(types.Type):  # type: ignore[misc]
         super().__init__(f"{kind}[{display(dtype)}] {self.what}, {tile}")
 
 
-@register_model(TileRefType)
-class TileRefModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        members = [("data", types.CPointer(kind.dtype)), ("width", types.int64)]
-        names = ("rows", "cols") if kind.partial else ("index", "limit")
-        super().__init__(manager, kind, [*members, *((name, types.int64) for name in names), ("site", types.int32)])
+structure(
+    TileRefType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        ("width", types.int64),
+        *((name, types.int64) for name in (("rows", "cols") if kind.partial else ("index", "limit"))),
+        ("site", types.int32),
+    ],
+)
 
 
 # Getting tiles
@@ -104,8 +107,28 @@ class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
         return types.BoundFunction(GetRemainder, kind)
 
 
+def _of_flat(lower: Any) -> Any:
+    """Lowers a tile of an output as a tile of the flat slice. For an output of two axes, the distance between rows
+    comes from the slice's shape, not from the index."""
+
+    def lower_flat_one(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind, index_type = sig.args
+        if kind.ndim == 1:
+            return lower(context, builder, sig, args)
+        index = args[1]
+        if isinstance(index_type, GridIndexType) and kind.ndim == 2:
+            grid = proxy(context, builder, grid_index, index)
+            grid.width = builder.extract_value(proxy(context, builder, kind, args[0]).shape, 1)
+            index = grid._getvalue()
+        flat = signature(sig.return_type, kind.flat, index_type)
+        return lower(context, builder, flat, (lower_flat(context, builder, kind, args[0]), index))
+
+    return lower_flat_one
+
+
 @lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
-def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns this thread's tile of an output."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
@@ -140,7 +163,8 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
-def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns the part of this thread's tile that is inside the output. The result is None in the kernel if the whole
     tile is inside, or if no part of it is."""
     output, kind = sig.args[0], sig.return_type
@@ -202,26 +226,7 @@ def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
 # None
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], TileRefType) and args[1] == types.none:
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, TileRefType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = proxy(context, builder, sig.args[0], args[0])
-    if sig.args[0].partial:
-        return builder.icmp_signed("==", tile.cols, _ZERO)
-    return builder.icmp_unsigned(">=", tile.index, tile.limit)
-
-
-@lowering_registry.lower(operator.is_not, TileRefType, types.NoneType)
+@optional(TileRefType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = proxy(context, builder, sig.args[0], args[0])
     if sig.args[0].partial:
@@ -245,22 +250,6 @@ def check_position(kind: Any, position: Any) -> None:
             raise errors.TypingError("position outside the tile")
 
 
-@typing_registry.register_global(operator.getitem)
-class TileGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], TileRefType) and _is_position(*args):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
-@typing_registry.register_global(operator.setitem)
-class TileSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 3 and isinstance(args[0], TileRefType) and _is_position(*args[:2]):
-            return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-        return None
-
-
 def _is_position(kind: Any, position: Any) -> bool:
     parts = list(position) if isinstance(position, types.BaseTuple) else [position]
     if len(parts) != len(kind.tile):
@@ -274,37 +263,22 @@ def _is_position(kind: Any, position: Any) -> bool:
     return True
 
 
-@lowering_registry.lower(operator.getitem, TileRefType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    tile = proxy(context, builder, kind, args[0])
-    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, tile.data, offset, inside)
-
-
-@lowering_registry.lower(operator.setitem, TileRefType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    tile = proxy(context, builder, kind, args[0])
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(tile.data, [offset]))
-    return context.get_dummy_value()
-
-
-def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Returns two results: whether the tile is not None and a position is inside it, and the offset of the element at
-    the position from the tile's first element. If the first is false, the emitted code records a fault."""
-    if isinstance(position_type, types.BaseTuple):
-        parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
-    else:
-        parts = [(position_type, position)]
-    numbers = [element_index(builder, part_type, part) for part_type, part in parts]
+def _locate(
+    context: Any, builder: Any, kind: Any, value: Any, position_type: Any, position: Any
+) -> tuple[Any, Any, Any]:
+    """Returns whether the tile is not None and a position is inside it, the address of the tile's first element, and
+    the offset of the element at the position. If the first is false, the emitted code records a fault."""
+    tile = proxy(context, builder, kind, value)
+    numbers = index_parts(builder, position_type, position)
     whole = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
     axes = list(zip(numbers, _sides(kind, tile), strict=True))
     inside = builder.and_(whole, axes_in_bounds(builder, axes, axis_sites(builder, kind.what, len(axes))))
-    return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
+    offset = numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
+    return inside, tile.data, offset
+
+
+readable(TileRefType, _is_position, _locate)
+writable(TileRefType, _is_position, _locate)
 
 
 def _sides(kind: Any, tile: Any) -> list[Any]:
@@ -316,15 +290,7 @@ def _sides(kind: Any, tile: Any) -> list[Any]:
 # Sizes
 
 
-@typing_registry.register_global(len)
-class TileLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], TileRefType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, TileRefType)
+@has_length(TileRefType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = proxy(context, builder, sig.args[0], args[0])
     _report_none(builder, sig.args[0], tile)

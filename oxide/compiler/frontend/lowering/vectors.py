@@ -1,4 +1,4 @@
-"""``load2`` … ``store4``, ``is_aligned``, ``unchecked_mut`` and ``streaming``.
+"""``load2`` … ``store4``, and ``is_aligned``.
 
 A vector access is one load or store of an LLVM vector type. Each back end turns it into its widest instruction. The
 bounds of the first and of the last element are checked as two accesses, so that they can be proved like any other
@@ -9,23 +9,21 @@ costs nothing where a kernel tests ``is_aligned`` first.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
 
+from .common import check_value
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
-from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
-from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, SliceType, element_index, in_bounds
+from .shared import BlockArrayType, check_index, locate
+from .slices import SliceType, axes_inside, axis_sites, check_indices, element_of, index_parts, lengths_of
 from .types import display
-from .unchecked import UncheckedSliceType, lower_unchecked_read, mark_unchecked
+from .unchecked import mark_unchecked
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
@@ -34,133 +32,28 @@ _WIDEST = 16
 _METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
 
 
-class StreamingType(types.Type):  # type: ignore[misc]
-    """The type of ``streaming``: a slice, or an output if ``mutable``, whose vectors are accessed with a streaming
-    hint. The hint says that the data need not stay in a cache."""
-
-    def __init__(self, dtype: Any, parameter: str, mutable: bool) -> None:
-        self.dtype = dtype
-        self.parameter = parameter
-        self.mutable = mutable
-        super().__init__(f"Streaming{'Mut' if mutable else ''}[{display(dtype)}] {parameter}")
-
-
-register_model(StreamingType)(SliceModel)
-
-
-class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
-    """The type of ``unchecked_mut``: the output parameter ``parameter`` without the rules of a ``DisjointSlice``."""
-
-    def __init__(self, dtype: Any, parameter: str) -> None:
-        self.dtype = dtype
-        self.parameter = parameter
-        super().__init__(f"UncheckedMutSlice[{display(dtype)}] {parameter}")
-
-
-register_model(UncheckedMutSliceType)(SliceModel)
-
-
-@lowering_registry.lower_getattr(UncheckedSliceType, "streaming")
-@lowering_registry.lower_getattr(UncheckedMutSliceType, "streaming")
-@lowering_registry.lower_getattr(ShapedSliceType, "streaming")
-@lowering_registry.lower_getattr(SliceType, "unchecked_mut")
-def _lower_unchecked_mut(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    return value
-
-
-@typing_registry.register_global(operator.getitem)
-class UncheckedMutGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
-lowering_registry.lower(operator.getitem, UncheckedMutSliceType, types.Integer)(lower_unchecked_read)
-
-
-@typing_registry.register_global(operator.setitem)
-class UncheckedMutSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1])):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-
-
-@lowering_registry.lower(operator.setitem, UncheckedMutSliceType, types.Integer, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    view = proxy(context, builder, kind, args[0])
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    index = element_index(builder, sig.args[1], args[1])
-    stored = context.data_model_manager[kind.dtype].as_data(builder, value)
-    mark_unchecked(builder, builder.store(stored, builder.gep(view.data, [index])))
-    return context.get_dummy_value()
-
-
 class _Methods(AttributeTemplate):  # type: ignore[misc]
     def generic_resolve(self, kind: Any, name: str) -> Any:
         if name not in _METHODS:
             return None
-        shown = kind.parameter if hasattr(kind, "parameter") else kind.name
-        shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
-        if shaped in ("atomic", "scatter"):
+        if kind.kind in ("atomic", "scatter"):
             return None
-        if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
+        if kind.kind == "LocalArray":
             note(f"a LocalArray is in registers and has no .{name}; read and write it with [...]")
             return None
-        if shaped == "disjoint" or (isinstance(kind, SliceType) and kind.mutable):
+        if kind.kind == "disjoint":
+            shown = kind.parameter
             note(
                 f"{shown} is a {kind.shown}, which has no .{name}: another thread could use the same index. Reach this "
                 f"thread's elements with {shown}.get_mut(…), or, where you know better, use "
                 f"{shown}.unchecked_mut.{name}(…)"
             )
             return None
-        reads = isinstance(kind, SliceType | UncheckedSliceType) or (
-            isinstance(kind, StreamingType) and not kind.mutable
-        )
-        if name.startswith("store") and (reads or shaped in ("slice", "unchecked", "streaming")):
-            axes = kind.ndim if shaped else ""
-            note(f"{shown} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
+        if name.startswith("store") and kind.kind in ("slice", "unchecked", "streaming"):
+            axes = kind.axes
+            note(f"{kind.parameter} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
             return None
         return types.BoundFunction(_TEMPLATES[name], kind)
-
-
-@typing_registry.register_attr
-class SliceVectors(_Methods):
-    key = SliceType
-
-    def resolve_unchecked_mut(self, kind: Any) -> Any:
-        if not kind.mutable:
-            note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice[…]")
-            return None
-        return UncheckedMutSliceType(kind.dtype, kind.parameter)
-
-    def resolve_is_aligned(self, kind: Any) -> Any:
-        return types.BoundFunction(IsAligned, kind)
-
-
-@typing_registry.register_attr
-class UncheckedSliceVectors(_Methods):
-    key = UncheckedSliceType
-
-    def resolve_streaming(self, kind: Any) -> Any:
-        return StreamingType(kind.dtype, kind.parameter, mutable=False)
-
-
-@typing_registry.register_attr
-class UncheckedMutSliceVectors(_Methods):
-    key = UncheckedMutSliceType
-
-    def resolve_streaming(self, kind: Any) -> Any:
-        return StreamingType(kind.dtype, kind.parameter, mutable=True)
-
-
-@typing_registry.register_attr
-class StreamingVectors(_Methods):
-    key = StreamingType
 
 
 @typing_registry.register_attr
@@ -169,17 +62,11 @@ class BlockArrayVectors(_Methods):
 
 
 @typing_registry.register_attr
-class ShapedSliceVectors(_Methods):
-    key = ShapedSliceType
+class SliceVectors(_Methods):
+    key = SliceType
 
     def resolve_is_aligned(self, kind: Any) -> Any:
         return types.BoundFunction(IsAligned, kind) if kind.kind in ("slice", "disjoint") else None
-
-    def resolve_streaming(self, kind: Any) -> Any:
-        if kind.kind not in ("unchecked", "unchecked_mut"):
-            return None
-        streaming = kind.kind.replace("unchecked", "streaming")
-        return ShapedSliceType(streaming, kind.dtype, kind.ndim, kind.parameter)
 
 
 class IsAligned(AbstractTemplate):  # type: ignore[misc]
@@ -199,12 +86,11 @@ class IsAligned(AbstractTemplate):  # type: ignore[misc]
 
 
 @lowering_registry.lower("oxide.slice.is_aligned", SliceType, types.Any)
-@lowering_registry.lower("oxide.slice.is_aligned", ShapedSliceType, types.Any)
 def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, count = sig.args
     view = proxy(context, builder, kind, args[0])
-    if isinstance(kind, ShapedSliceType):
-        length = cgutils.unpack_tuple(builder, view.shape)[-1]
+    if kind.ndim > 1:
+        length = lengths_of(builder, kind, view)[-1]
         return _rows_aligned(context, builder, kind, view.data, length, int(count.literal_value))
     return _begins_aligned(context, builder, kind, view.data, int(count.literal_value))
 
@@ -251,16 +137,7 @@ _TEMPLATES = {name: _make_template(name) for name in _METHODS}
 
 
 def _check_index(kind: Any, index: Any) -> bool:
-    if isinstance(kind, BlockArrayType):
-        return bool(check_index(kind, index))
-    return check_indices(kind, index) if isinstance(kind, ShapedSliceType) else _check_place(kind, index)
-
-
-def _check_place(kind: Any, index: Any) -> bool:
-    if not isinstance(types.unliteral(index), types.Integer):
-        note(f"an index of {kind.parameter} is an integer, not {display(index)}; convert it, as in i64(…)")
-        return False
-    return True
+    return bool((check_index if isinstance(kind, BlockArrayType) else check_indices)(kind, index))
 
 
 def _lower_load(kind: Any, name: str) -> None:
@@ -307,17 +184,15 @@ def _lower_store(kind: Any, name: str) -> None:
 def _mark(builder: Any, kind: Any, access: Any) -> None:
     """Marks a load or store as unchecked or as streaming, by the kind of the accessed slice. The streaming mark is a
     hint that a back end may ignore, and nothing else in the IR depends on it."""
-    shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
-    if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
+    if kind.kind.startswith(("unchecked", "streaming")):
         mark_unchecked(builder, access)
-    if isinstance(kind, StreamingType) or shaped in ("streaming", "streaming_mut"):
+    if kind.kind.startswith("streaming"):
         access.set_metadata("oxide.streaming", builder.module.add_metadata([_BIT(1)]))
 
 
-for _kind in (SliceType, UncheckedSliceType, UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceType):
+for _kind in (SliceType, BlockArrayType):
     for _name in ("load2", "load4"):
         _lower_load(_kind, _name)
-for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceType):
     for _name in ("store2", "store4"):
         _lower_store(_kind, _name)
 
@@ -328,32 +203,23 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     kind, index_type = sig.args[:2]
     last = ir.Constant(_WORD, _METHODS[name] - 1)
     alignment = _alignment(context, kind.dtype, _METHODS[name])
+    index = length = None
     if isinstance(kind, BlockArrayType):
         inside, offset = locate(context, builder, kind, index_type, args[1])
         what, data = kind.name, args[0]
         end_type, end = end_of(builder, index_type, args[1], last)
         inside = builder.and_(inside, locate(context, builder, kind, end_type, end)[0])
-    elif isinstance(kind, ShapedSliceType):
+    else:
         what, inside = kind.parameter, None
         data, offset, places = element_of(context, builder, kind, args[0], index_type, args[1])
+        index, length = places[-1]
         if kind.kind == "slice":
-            index, length = places[-1]
-            place = site(builder, kind.parameter, axis=kind.ndim - 1, axes=kind.ndim)
+            place = axis_sites(builder, kind.parameter, kind.ndim)[-1]
             others = [word for pair in places[:-1] for word in pair]
             inside = axes_inside(builder, kind, places)
             end = builder.add(index, last)
             reached = call_primitive(builder, _BIT, bounds_check(kind.ndim), (end, length, place, *others))
             inside = builder.and_(inside, reached)
-    else:
-        view = proxy(context, builder, kind, args[0])
-        what, data, offset = kind.parameter, view.data, element_index(builder, index_type, args[1])
-        if isinstance(kind, SliceType):
-            place = site(builder, kind.parameter)
-            inside = in_bounds(builder, offset, view.length, place)
-            inside = builder.and_(inside, in_bounds(builder, builder.add(offset, last), view.length, place))
-        else:
-            inside = None
-    index, length = places[-1] if isinstance(kind, ShapedSliceType) else (None, None)
     bits = address_bits(context, builder, kind, data, offset, index, length, _METHODS[name])
     problem = (
         f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, and "
@@ -384,7 +250,7 @@ def address_bits(
     bits = builder.mul(offset, ir.Constant(_WORD, size))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
-    if isinstance(kind, ShapedSliceType):
+    if isinstance(kind, SliceType) and kind.ndim > 1:
         # If the rows are aligned, the low bits of ``index * size`` are those of the address. This form shows LLVM that
         # the check always holds where the kernel has tested is_aligned(…).
         rows_aligned = _rows_aligned(context, builder, kind, data, length, count)
@@ -403,13 +269,10 @@ def end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, A
 
     ``index`` is the index of the first element. ``last`` is the distance from the first to the last element on the last
     axis. All axes of the returned index have 64 bits."""
-    if not isinstance(index_type, types.BaseTuple):
-        return types.int64, builder.add(element_index(builder, index_type, index), last)
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
+    parts = index_parts(builder, index_type, index)
     parts[-1] = builder.add(parts[-1], last)
+    if not isinstance(index_type, types.BaseTuple):
+        return types.int64, parts[0]
     return types.UniTuple(types.int64, len(parts)), cgutils.pack_array(builder, parts)
 
 

@@ -14,12 +14,12 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.imputils import RefType as Ownership
 from numba.cuda.core.imputils import iternext_impl
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language.views import zip_exact
 
 from .assertions import lower_failure
+from .common import structure
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
 from .unchecked import load_unchecked
@@ -57,17 +57,11 @@ class TileIteratorType(types.IteratorType):  # type: ignore[misc]
 _COUNTERS = [("index", types.CPointer(types.int64)), ("left", types.CPointer(types.int64))]
 
 
-@register_model(VectorIteratorType)
-class VectorIteratorModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        views = [(f"view{number}", vector) for number, vector in enumerate(kind.vectors)]
-        super().__init__(manager, kind, _COUNTERS + views)
-
-
-@register_model(TileIteratorType)
-class TileIteratorModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, [*_COUNTERS, ("tile", kind.tile)])
+structure(
+    VectorIteratorType,
+    members=lambda kind: [*_COUNTERS, *((f"view{number}", vector) for number, vector in enumerate(kind.vectors))],
+)
+structure(TileIteratorType, members=lambda kind: [*_COUNTERS, ("tile", kind.tile)])
 
 
 @lowering_registry.lower("getiter", VectorViewType)

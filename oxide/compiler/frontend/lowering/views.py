@@ -13,16 +13,16 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
+from numba.cuda import types
 from numba.cuda.typeconv import Conversion
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language.views import MatrixView
 
+from .common import attribute, has_length, methods, optional, same_form, structure
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
+from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -97,36 +97,30 @@ class TileViewType(types.IterableType):  # type: ignore[misc]
         return Conversion.safe if isinstance(other, TileViewType) and other.dtype == self.dtype else None
 
 
-@register_model(MatrixViewType)
-class MatrixViewModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        members = [("data", types.CPointer(kind.dtype)), ("length", types.int64), ("stride", types.int64)]
-        super().__init__(manager, kind, members)
-
-
 REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
 
 
-@register_model(VectorViewType)
-class VectorViewModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        members = [("data", types.CPointer(kind.dtype)), ("count", types.int64)]
-        if not kind.contiguous:
-            members.append(("stride", types.int64))
-        super().__init__(manager, kind, members + REPORT)
-
-
-@register_model(TileViewType)
-class TileViewModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        members = [("data", types.CPointer(kind.dtype)), *((name, types.int64) for name in ("rows", "cols", "stride"))]
-        super().__init__(manager, kind, members + REPORT)
-
-
-@lowering_registry.lower_cast(MatrixViewType, MatrixViewType)
-@lowering_registry.lower_cast(TileViewType, TileViewType)
-def _cast_same(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value
+structure(
+    MatrixViewType,
+    members=lambda kind: [("data", types.CPointer(kind.dtype)), ("length", types.int64), ("stride", types.int64)],
+)
+structure(
+    VectorViewType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        *((name, types.int64) for name in (("count",) if kind.contiguous else ("count", "stride"))),
+        *REPORT,
+    ],
+)
+structure(
+    TileViewType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        *((name, types.int64) for name in ("rows", "cols", "stride")),
+        *REPORT,
+    ],
+)
+same_form(MatrixViewType, TileViewType)
 
 
 @lowering_registry.lower_cast(VectorViewType, VectorViewType)
@@ -147,7 +141,7 @@ class MakeMatrixView(AbstractTemplate):  # type: ignore[misc]
             note("MatrixView takes a Slice and a stride, by position")
             return None
         matrix, stride = args
-        if not isinstance(matrix, SliceType) or matrix.mutable:
+        if not isinstance(matrix, SliceType) or (matrix.kind, matrix.ndim) != ("slice", 1):
             note(f"MatrixView takes a Slice to read from, not {display(matrix)}")
             return None
         if not _integers("the stride of a MatrixView", (stride,)):
@@ -162,20 +156,6 @@ def _lower_matrix_view(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view.data, view.length = whole.data, whole.length
     view.stride = element_index(builder, sig.args[1], args[1])
     return view._getvalue()
-
-
-@typing_registry.register_attr
-class MatrixViewAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = MatrixViewType
-
-    def resolve_row(self, kind: Any) -> Any:
-        return types.BoundFunction(Row, kind)
-
-    def resolve_col(self, kind: Any) -> Any:
-        return types.BoundFunction(Column, kind)
-
-    def resolve_tile(self, kind: Any) -> Any:
-        return types.BoundFunction(Tile, kind)
 
 
 class _Part(AbstractTemplate):  # type: ignore[misc]
@@ -219,6 +199,9 @@ class Tile(_Part):
 
     def result(self, matrix: Any) -> Any:
         return TileViewType(matrix.dtype, matrix.parameter)
+
+
+methods(MatrixViewType, row=Row, col=Column, tile=Tile)
 
 
 @lowering_registry.lower("oxide.matrix_view.row", MatrixViewType, types.Integer, types.Integer)
@@ -300,25 +283,7 @@ def vector(context: Any, builder: Any, kind: Any, data: Any, count: Any, stride:
 # None
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], VectorViewType | TileViewType) and args[1] == types.none:
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, VectorViewType, types.NoneType)
-@lowering_registry.lower(operator.is_, TileViewType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.not_(proxy(context, builder, sig.args[0], args[0]).valid)
-
-
-@lowering_registry.lower(operator.is_not, VectorViewType, types.NoneType)
-@lowering_registry.lower(operator.is_not, TileViewType, types.NoneType)
+@optional(VectorViewType, TileViewType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return proxy(context, builder, sig.args[0], args[0]).valid
 
@@ -333,37 +298,21 @@ def report_none(builder: Any, view: Any) -> None:
 # Elements
 
 
-@typing_registry.register_global(len)
-class ViewLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], VectorViewType | TileViewType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, VectorViewType)
+@has_length(VectorViewType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = proxy(context, builder, sig.args[0], args[0])
     report_none(builder, view)
     return view.count
 
 
-@lowering_registry.lower(len, TileViewType)
+@has_length(TileViewType)
 def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = proxy(context, builder, sig.args[0], args[0])
     report_none(builder, view)
     return view.rows
 
 
-@typing_registry.register_attr
-class TileViewAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = TileViewType
-
-    def resolve_shape(self, kind: Any) -> Any:
-        return types.UniTuple(types.int64, 2)
-
-
-@lowering_registry.lower_getattr(TileViewType, "shape")
+@attribute(TileViewType, "shape", lambda kind: types.UniTuple(types.int64, 2))
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     view = proxy(context, builder, kind, value)
     report_none(builder, view)
@@ -400,10 +349,7 @@ def _lower_vector_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
-    i, j = (
-        element_index(builder, part_type, part)
-        for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
-    )
+    i, j = index_parts(builder, sig.args[1], args[1])
     places = axis_sites(builder, f"a tile of {kind.parameter}", 2)
     inside = axes_in_bounds(builder, [(i, view.rows), (j, view.cols)], places)
     offset = builder.add(builder.mul(i, view.stride), j)

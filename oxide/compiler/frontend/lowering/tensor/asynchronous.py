@@ -10,26 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.primitives import call_primitive, register, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
     first_parameters,
     lowering_registry,
     note,
     note_first,
-    proxy,
     typing_registry,
     value_if,
 )
-from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
 from oxide.compiler.frontend.lowering.shared import check_index, locate
-from oxide.compiler.frontend.lowering.slices import SliceType, element_index
+from oxide.compiler.frontend.lowering.slices import SliceType, check_indices, element_of
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
+from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor.copies import commit, copy_async, wait
 
 from .fragments import BYTES, constant
@@ -80,25 +79,14 @@ class CopyAsync(AbstractTemplate):  # type: ignore[misc]
             note(f"tensor.copy_async needs rows of a multiple of {moved} bytes, and those of {array.shown} have {row}")
             return None
         index, source_index = types.unliteral(given["index"]), types.unliteral(given["source_index"])
-        if not check_index(array, index) or not _takes_index(source, source_index):
+        if not check_index(array, index) or not check_indices(source, source_index):
             return None
         found = signature(types.none, array, index, source, source_index, count)
         return found.replace(pysig=first_parameters(copy_async, 5))
 
 
 def _is_source(kind: Any) -> bool:
-    if isinstance(kind, SliceType):
-        return not kind.mutable
-    return isinstance(kind, ShapedSliceType) and kind.kind == "slice"
-
-
-def _takes_index(source: Any, index: Any) -> bool:
-    if isinstance(source, ShapedSliceType):
-        return bool(check_indices(source, index))
-    if isinstance(index, types.Integer):
-        return True
-    note(f"an index of {source.parameter} is an integer, not {display(index)}; convert it, as in i64(…)")
-    return False
+    return isinstance(kind, SliceType) and kind.kind == "slice"
 
 
 def _bytes_of(context: Any, dtype: Any) -> int:
@@ -173,29 +161,12 @@ def _move(
 
 def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
     """Returns the address of a slice's first element, the indices of the axes, and the lengths of the axes."""
-    view = proxy(context, builder, kind, value)
-    if isinstance(kind, SliceType):
-        return view.data, [element_index(builder, index_type, index)], [view.length]
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
-    return view.data, parts, cgutils.unpack_tuple(builder, view.shape)
+    data, _, places = element_of(context, builder, kind, value, index_type, index)
+    parts, lengths = zip(*places, strict=True)
+    return data, parts, lengths
 
 
-@typing_registry.register_global(commit)
-class Commit(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if args or kws:
-            note("tensor.commit takes no argument")
-            return None
-        return signature(types.none)
-
-
-@lowering_registry.lower(commit)
-def _lower_commit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    call_primitive(builder, _VOID, "oxide.tensor.commit", (), site(builder, "tensor.commit()"))
-    return context.get_dummy_value()
+register(Primitive(commit, returning(NONE), has_site=True))
 
 
 @typing_registry.register_global(wait)

@@ -14,9 +14,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from oxide.compiler.frontend.lowering.common import primitive
 from oxide.language.tensor.barriers import Barrier
 
 from ..primitives import call_primitive, site
@@ -48,10 +48,7 @@ class BarrierType(types.Type):  # type: ignore[misc]
         super().__init__(f"Barrier({count})")
 
 
-@register_model(BarrierType)
-class BarrierModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _BYTE_POINTER)
+primitive(BarrierType, lambda kind: _BYTE_POINTER)
 
 
 @typing_registry.register_global(Barrier)

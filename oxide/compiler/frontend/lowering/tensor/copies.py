@@ -8,6 +8,7 @@ element, so that all lanes can execute ``ldmatrix`` together.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,9 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.common import check_value
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import bound, first_parameters, lowering_registry, note, typing_registry
-from oxide.compiler.frontend.lowering.shaped import ShapedSliceType
-from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import aligned
@@ -26,7 +26,17 @@ from oxide.compiler.source.fragment_layouts import BITS, Layout
 from oxide.language.tensor.copies import ldmatrix, load, stmatrix, store
 
 from .fragments import BYTES, FragmentType, constant, element_at, lane_of, lane_share
-from .matrices import Matrix, extent, is_constant_truth, is_matrix, is_shared, locate_matrix, name_of, same_dtype
+from .matrices import (
+    Matrix,
+    extent,
+    is_constant_truth,
+    is_matrix,
+    is_shared,
+    is_slice,
+    locate_matrix,
+    name_of,
+    same_dtype,
+)
 from .mma import whole_warp
 from .shared_tiles import TilesType, swizzled
 
@@ -38,7 +48,7 @@ def _typed(function: Any, problem: Callable[..., bool]) -> None:
     """Registers the typing of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
     ``transposed``. ``problem`` adds a note and returns True if it refuses the arguments."""
     name = function.__name__
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = tuple(inspect.signature(function).parameters)
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -71,20 +81,20 @@ def _truth(transposed: Any) -> bool:
 
 
 def _load_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    if not is_shared(array) and not (isinstance(array, ShapedSliceType) and array.kind in ("slice", "unchecked")):
+    if not is_shared(array) and not is_slice(array, "slice", "unchecked"):
         note(f"tensor.{name} reads a SharedArray, a Slice2 or a Slice3, not {display(array)}")
         return True
     return not (is_matrix(name, array, index, fragment, transposed) and same_dtype(name, array, fragment))
 
 
 def _store_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    if isinstance(array, ShapedSliceType) and array.kind == "disjoint":
+    if is_slice(array, "disjoint"):
         note(
             f"tensor.{name}: {array.parameter} is a {array.shown}, where another thread could use the same index; "
             f"store in {array.parameter}.scatter, if no other thread has these elements"
         )
         return True
-    if not is_shared(array) and not (isinstance(array, ShapedSliceType) and array.kind in ("scatter", "unchecked_mut")):
+    if not is_shared(array) and not is_slice(array, "scatter", "unchecked_mut"):
         note(f"tensor.{name} writes a SharedArray, or the scatter of a DisjointSlice2 or 3, not {display(array)}")
         return True
     return not (is_matrix(name, array, index, fragment, False) and check_value(array.dtype, fragment.dtype))
@@ -268,7 +278,7 @@ def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
 
 
 def _lower_blocks(function: Any) -> None:
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = tuple(inspect.signature(function).parameters)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given, kinds = dict(zip(names, args, strict=False)), dict(zip(names, sig.args, strict=False))

@@ -7,16 +7,15 @@ addresses.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.mathematics import call
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods
+from oxide.compiler.frontend.lowering.elements import readable, writable
+from oxide.compiler.frontend.lowering.primitives import call, call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
     lowering_registry,
@@ -25,8 +24,7 @@ from oxide.compiler.frontend.lowering.registry import (
     parameters,
     typing_registry,
 )
-from oxide.compiler.frontend.lowering.shared import check_value
-from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
+from oxide.compiler.frontend.lowering.slices import element_index, in_bounds
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
 from oxide.compiler.source.fragment_layouts import ELEMENTS, Layout
 from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert
@@ -50,10 +48,7 @@ class FragmentType(types.Type):  # type: ignore[misc]
         return str(self.name)
 
 
-@register_model(FragmentType)
-class FragmentModel(core_models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+address(FragmentType)
 
 
 def _declared(declaration: Any) -> None:
@@ -114,13 +109,7 @@ def _layout(name: str, shape: Any, dtype: Any) -> Layout | None:
     return layout
 
 
-@typing_registry.register_global(len)
-class FragmentLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], FragmentType) else None
-
-
-@lowering_registry.lower(len, FragmentType)
+@has_length(FragmentType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return ir.Constant(WORD, sig.args[0].layout.length)
 
@@ -135,58 +124,16 @@ def _takes_index(kind: FragmentType, index: Any) -> bool:
     return False
 
 
-@typing_registry.register_global(operator.getitem)
-class FragmentGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], FragmentType) and _takes_index(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
-@lowering_registry.lower(operator.getitem, FragmentType, types.Integer)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    index, inside = _checked(builder, kind, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, args[0], index, inside)
-
-
-def _checked(builder: Any, kind: FragmentType, index_type: Any, index: Any) -> tuple[Any, Any]:
+def _locate(
+    context: Any, builder: Any, kind: FragmentType, value: Any, index_type: Any, index: Any
+) -> tuple[Any, Any, Any]:
     number = element_index(builder, index_type, index)
-    return number, in_bounds(builder, number, ir.Constant(WORD, kind.layout.length), site(builder, kind.shown))
+    place = site(builder, kind.shown)
+    return in_bounds(builder, number, ir.Constant(WORD, kind.layout.length), place), value, number
 
 
-@typing_registry.register_global(operator.setitem)
-class FragmentSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], FragmentType) and _takes_index(args[0], args[1])):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
-
-
-@lowering_registry.lower(operator.setitem, FragmentType, types.Integer, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    index, inside = _checked(builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [index]))
-    return context.get_dummy_value()
-
-
-@typing_registry.register_attr
-class FragmentMethods(AttributeTemplate):  # type: ignore[misc]
-    key = FragmentType
-
-    def resolve_row(self, kind: Any) -> Any:
-        return types.BoundFunction(_Row, kind)
-
-    def resolve_column(self, kind: Any) -> Any:
-        return types.BoundFunction(_Column, kind)
-
-    def resolve_fill(self, kind: Any) -> Any:
-        return types.BoundFunction(_Fill, kind)
+readable(FragmentType, _takes_index, _locate)
+writable(FragmentType, _takes_index, _locate)
 
 
 class _Place(AbstractTemplate):  # type: ignore[misc]
@@ -219,6 +166,9 @@ class _Fill(AbstractTemplate):  # type: ignore[misc]
         if not check_value(self.this.dtype, args[0]):
             return None
         return signature(types.none, types.unliteral(args[0]), recvr=self.this)
+
+
+methods(FragmentType, row=_Row, column=_Column, fill=_Fill)
 
 
 @lowering_registry.lower("oxide.fragment.fill", FragmentType, types.Any)

@@ -10,9 +10,8 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from oxide.compiler.frontend.lowering.registry import note, note_first, proxy
-from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
 from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
-from oxide.compiler.frontend.lowering.slices import axes_in_bounds, axis_sites, element_index
+from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, index_parts
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.source.fragment_layouts import Layout
 
@@ -29,7 +28,12 @@ def name_of(kind: Any) -> str:
     """Returns the name of an array for messages: the parameter's name, or a shared array's type."""
     if isinstance(kind, TilesType):
         return str(kind.name)
-    return str(kind.parameter if isinstance(kind, ShapedSliceType) else kind.shown)
+    return str(kind.parameter if isinstance(kind, SliceType) else kind.shown)
+
+
+def is_slice(kind: Any, *kinds: str) -> bool:
+    """Returns whether a type is a slice of two axes or more, of one of the ``kinds``."""
+    return isinstance(kind, SliceType) and kind.ndim > 1 and kind.kind in kinds
 
 
 def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
@@ -46,13 +50,13 @@ def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, tra
     if isinstance(array, TilesType):
         if not takes_index(array, index):
             return False
-    elif isinstance(array, ShapedSliceType):
+    elif isinstance(array, SliceType):
         if not check_indices(array, index):
             return False
     elif not check_index(array, index):
         return False
     rows, columns = extent(fragment.layout, transposed)
-    if not isinstance(array, ShapedSliceType) and (array.shape[-2] < rows or array.shape[-1] < columns):
+    if not isinstance(array, SliceType) and (array.shape[-2] < rows or array.shape[-1] < columns):
         whole = f"{rows} rows and {columns} columns"
         note(f"tensor.{function}: {fragment.shown} takes {whole} of the array, which is smaller: {name}")
         return False
@@ -98,11 +102,8 @@ def locate_matrix(
 ) -> Matrix:
     """Emits the bounds checks of a matrix, for the first and the last element on each axis, and returns the matrix.
     Slices accessed without checks get none."""
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
-    if isinstance(kind, ShapedSliceType):
+    parts = index_parts(builder, index_type, index)
+    if isinstance(kind, SliceType):
         view = proxy(context, builder, kind, value)
         data, lengths = view.data, cgutils.unpack_tuple(builder, view.shape)
     else:
@@ -110,7 +111,7 @@ def locate_matrix(
     if isinstance(kind, TilesType):
         data = builder.bitcast(value, context.get_data_type(kind.dtype).as_pointer())
     inside = None
-    if not isinstance(kind, ShapedSliceType) or kind.kind in ("slice", "scatter"):
+    if not isinstance(kind, SliceType) or kind.kind in ("slice", "scatter"):
         places = axis_sites(builder, name_of(kind), len(parts))
         row, column = parts[-2:]
         last = [*parts[:-2], builder.add(row, constant(rows - 1)), builder.add(column, constant(columns - 1))]
