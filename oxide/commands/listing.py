@@ -116,36 +116,3 @@ def by_place(code: str) -> dict[Place, list[str]]:
 
 def _path(file: re.Match[str]) -> str:
     return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
-<<<<<<< HEAD
-
-
-def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:
-    """Returns numbered lines of source, by file: all lines of the kernel's function, and every other line that has
-    notes."""
-    function = special.description.function
-    own = function.__code__.co_filename
-    found: dict[str, list[tuple[int, str]]] = {own: list(_function_lines(function))}
-    numbers = {number for number, _ in found[own]}
-    for file, number in sorted(notes):
-        if file != own or number not in numbers:
-            found.setdefault(file, []).append((number, line_in(file, number)))
-    found[own].sort()
-    return found
-
-
-def _function_lines(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
-    lines = source_of(function).split("\n")[:-1]
-    return enumerate(lines, function.__code__.co_firstlineno)
-
-
-def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
-    """Maps places in the source to the lines of a tile kernel's plan that begin with ``line N:``, without this
-    beginning."""
-    file = special.description.function.__code__.co_filename
-    found: dict[Place, list[str]] = {}
-    for line in plan.splitlines():
-        if placed := re.match(r"line (\d+): (.*)", line):
-            found.setdefault((file, int(placed[1])), []).append(placed[2])
-    return found
-=======
->>>>>>> lean
