@@ -22,8 +22,8 @@ from oxide.compiler.ir.local_memory import array_name
 from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
+from .array_elements import readable, writable
 from .common import address, attribute, has_length
-from .elements import readable, writable
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, index_parts

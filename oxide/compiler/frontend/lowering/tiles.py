@@ -23,8 +23,8 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.signature.signature import alignment_of
 
+from .array_elements import readable, writable
 from .common import has_length, optional, structure
-from .elements import readable, writable
 from .primitives import site
 from .refs import GET_MUT, takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry

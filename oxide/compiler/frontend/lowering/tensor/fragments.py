@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.array_elements import readable, writable
 from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods
-from oxide.compiler.frontend.lowering.elements import readable, writable
 from oxide.compiler.frontend.lowering.primitives import call, call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,

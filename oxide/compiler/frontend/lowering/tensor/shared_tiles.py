@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.array_elements import readable, writable
 from oxide.compiler.frontend.lowering.common import primitive
-from oxide.compiler.frontend.lowering.elements import readable, writable
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.language.tensor.shared_tiles import SharedTiles
 
