@@ -55,11 +55,10 @@ _warned: set[str] = set()  # the reasons for which a warning was given
 
 
 class _Conditional(DeviceOperation[T]):
-    """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
+    """The base of ``while_loop`` and ``cond``. The flag decides on ``_bodies``, which have
     ``_labels`` in pictures and ``_details`` in notes."""
 
     _composed = _combines = True
-    _what: str
     _labels: tuple[str, ...]
     _details: tuple[str, ...]
     _line: str
@@ -79,8 +78,8 @@ class _Conditional(DeviceOperation[T]):
                 return part
             result = self._flag
         if frame.at == _FLAG:
-            flag = frame.data = _flag_of(result, context, self._what)
-            if not _is_supported(context, self._what):
+            flag = frame.data = _flag_of(result, context, self._called)
+            if not _is_supported(context, self._called):
                 frame.at = _HOST
             elif context.recording is None:
                 frame.at = _GRAPH
@@ -108,13 +107,13 @@ class _Conditional(DeviceOperation[T]):
 
     def _named(self, number: int) -> str:
         """Returns the name of a body for the errors of its recording."""
-        return f"{self._details[number] or 'the body'} of a {self._what}"
+        return f"{self._details[number] or 'the body'} of a {self._called}"
 
     def _recorded(self, number: int) -> Body:
-        return Body(self._bodies[number], self._named(number), self._what, self._details[number])
+        return Body(self._bodies[number], self._named(number), self._called, self._details[number])
 
     def _run_body(self, number: int, context: ExecutionContext) -> Any:
-        return _run_part(context, self._bodies[number], self._what, self._details[number])
+        return _run_part(context, self._bodies[number], self._called, self._details[number])
 
     def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
         """Records the conditional, and returns its result. ``recorded`` has the nodes and the result of each body,
@@ -128,7 +127,7 @@ class _Conditional(DeviceOperation[T]):
     def depict(self) -> Depiction:
         return (
             "graph",
-            self._what,
+            self._called,
             (self._line,),
             (("flag", self._flag), *zip(self._labels, self._bodies, strict=False)),
         )
@@ -136,7 +135,7 @@ class _Conditional(DeviceOperation[T]):
 
 @final
 class WhileLoop(_Conditional[T]):
-    _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
+    _called, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
 
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
         super().__init__(flag, body)
@@ -173,7 +172,7 @@ class WhileLoop(_Conditional[T]):
 
 @final
 class Cond(_Conditional[Any]):
-    _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
+    _called, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
     _details = ("branch then", "branch otherwise")
 
     def __init__(self, flag: Flag, *branches: DeviceOperation[Any]) -> None:

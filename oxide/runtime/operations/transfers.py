@@ -94,11 +94,9 @@ class NewBox(DeviceOperation[DeviceBox]):
 
     def depict(self) -> Depiction:
         size = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
-        return (
-            ("copy", self._called, ("host to device", size), ())
-            if self._from_host
-            else ("memory", self._called, (size,), ())
-        )
+        if self._from_host:
+            return "copy", self._called, ("host to device", size), ()
+        return "memory", self._called, (size,), ()
 
     def __repr__(self) -> str:
         return f"<oxide operation {self._called} of {describe(self._shape, self._dtype)}>"
