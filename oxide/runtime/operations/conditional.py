@@ -55,8 +55,8 @@ _warned: set[str] = set()  # the reasons for which a warning was given
 
 
 class _Conditional(DeviceOperation[T]):
-    """The base of ``while_loop`` and ``cond``. The flag decides on ``_bodies``, which have
-    ``_labels`` in pictures and ``_details`` in notes."""
+    """The base of ``while_loop`` and ``cond``. The flag decides on ``_bodies``, which have ``_labels`` in pictures and
+    ``_details`` in notes."""
 
     _composed = _combines = True
     _labels: tuple[str, ...]
