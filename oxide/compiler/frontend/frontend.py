@@ -77,6 +77,7 @@ from oxide.weak_table import WeakTable
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
+    authors,
     captured,
     common,
     complex_numbers,
@@ -330,7 +331,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def _is_the_authors(self) -> bool:
         """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
-        return function is None or not inference.is_numbas(function.func_id.filename)
+        return function is None or not authors.is_numbas(function.func_id.filename)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args

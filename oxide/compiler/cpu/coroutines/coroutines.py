@@ -49,7 +49,7 @@ from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, numb
 from oxide.compiler.primitives import threads, warps
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.divergence import DIVERGENT
+from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 

@@ -16,9 +16,9 @@ from numba.cuda.core import errors
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Annotation
 from oxide.compiler.source.source import as_written
 from oxide.weak_table import WeakTable
 

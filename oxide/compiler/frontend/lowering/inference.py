@@ -9,12 +9,8 @@ the called function. So each mistake is reported at its own place, even if a ker
 from __future__ import annotations
 
 import builtins
-import os
-from pathlib import Path
 from typing import Any
 
-import numba
-import numba.cuda
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types
@@ -32,6 +28,7 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .authors import is_numbas, rank_of
 from .captured import outside
 from .integer_constants import FoldIntegers
 from .recorded_typings import KeepTypes
@@ -345,35 +342,13 @@ def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
     inner = session().failures[causes] if len(session().failures) > causes else None
     if inner is None:
         return own
-    if _rank(inner.file) >= _rank(own.file):
+    if rank_of(inner.file) >= rank_of(own.file):
         return inner
-    return own if _rank(inner.file) == 0 else _failure(place, inner.text, inner.notes)
+    return own if rank_of(inner.file) == 0 else _failure(place, inner.text, inner.notes)
 
 
 def _failure(place: Any, text: str, notes: tuple[str, ...]) -> Failure:
     return Failure(place.filename, place.line, getattr(place, "span", None), text, notes)
-
-
-def is_numbas(file: str) -> bool:
-    """Returns whether a file belongs to numba or to oxide's compiler, and so not to a kernel's author."""
-    return _rank(file) == 0
-
-
-def _rank(file: str) -> int:
-    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and for
-    ``oxide_kernels``, 2 for any other file."""
-    if file.startswith(_COMPILERS):
-        return 0
-    return 1 if file.startswith(_LIBRARIES) else 2
-
-
-def _folder(file: str) -> str:
-    return str(Path(file).parent) + os.sep
-
-
-_OXIDE = Path(advice.__file__).parents[2]
-_COMPILERS = (_folder(numba.__file__), _folder(numba.cuda.__file__), f"{_OXIDE / 'compiler'}{os.sep}")
-_LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")
 
 
 def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
