@@ -94,7 +94,9 @@ def as_specified(assembly: str) -> str:
     lines = assembly.split("\n")
     read = list(_instructions(lines))
     masks = any((each.opcode, each.kind) in _TO_HALF for each in read)
-    extremes = [each for each in read if each.opcode in ("min", "max") and each.kind in _FLOATS]
+    extremes = [
+        each for each in read if each.opcode in ("min", "max") and "f" in each.kind and each.bits in _MINUS_ZERO
+    ]
     expanded = _float_extremes(read, extremes) if extremes else {}
     for each in read:
         text = expanded.get(each.place) or _expanded(each, masks=masks)
@@ -146,7 +148,6 @@ def _expanded(each: _Read, *, masks: bool) -> str:
 
 
 _TO_HALF = {(f"cvt.rn{relu}.{kind}", "f32") for relu in ("", ".relu") for kind in ("f16", "bf16")}
-_FLOATS = ("f16", "bf16", "f32", "f64")
 _MINUS_ZERO = {"16": "0x8000", "32": "0f80000000", "64": "0d8000000000000000"}
 _ONES = {"3C00", "3F800000", "3FF0000000000000"}
 

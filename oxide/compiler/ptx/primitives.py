@@ -8,10 +8,9 @@ from oxide.compiler.ir.primitives import LEAST_ALIGNMENT, SharedMemory
 from oxide.compiler.primitives import threads, warps
 
 
-def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> str:
+def definitions(symbols: Collection[str], shared: SharedMemory, capability: int) -> str:
     """Returns definitions of the primitives for a kernel with these symbols. Unused definitions are dropped before
     instruction selection."""
-    capability = int("".join(filter(str.isdigit, arch)))
     texts = [_shared(shared), _INSTRUCTIONS, *([_UNANIMOUS] if "oxide.unanimous" in symbols else [])]
     texts += [entry.ptx_text(capability) for entry in threads.ENTRIES if entry.symbol in symbols]
     return "\n".join([*texts, *warps.ptx_definitions(symbols, capability)])

@@ -132,7 +132,7 @@ def _module(
         *_quotients(symbols),
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
-        primitives.definitions(symbols, kernel.shared, target.arch),
+        primitives.definitions(symbols, kernel.shared, capability),
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),
     ]
