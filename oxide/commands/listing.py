@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from oxide.compiler.source.text import line_in, text_of
+from oxide.compiler.source.text import line_in
+from oxide.compiler.source.text import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -38,11 +39,32 @@ def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     return "\n".join(shown)
 
 
+def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
+    """Returns one form of a kernel, such as ``"ptx"``, as text. Raises ``LookupError`` if a tool for it is missing."""
+    if form == "ptx":
+        return special.ptx(cc)
+    if form == "sass":
+        from oxide.commands.sass import disassembly
+
+        return disassembly(special.ptx(cc))
+    if form == "llvm":
+        return special.llvm_ir()
+    if form == "asm":
+        return special.native_asm()
+    kernel = special.description
+    if kernel.tile is not None:
+        from oxide.compiler.tile.explanation import explained
+
+        return explained(kernel.tile, 10 * cc[0] + cc[1])
+    lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
+    if kernel.unchecked:
+        lines.append("  unchecked: no access is checked")
+    return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
+
+
 def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
     """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
     no places, or the code has no line tables."""
-    from oxide.commands.inspect import text_of
-
     if form == "checks" and special.description.tile is None:
         found: dict[Place, list[str]] = {}
         for check in special.checks():
@@ -102,7 +124,7 @@ def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict
 
 
 def _function_lines(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
-    lines = text_of(function).split("\n")[:-1]
+    lines = source_of(function).split("\n")[:-1]
     return enumerate(lines, function.__code__.co_firstlineno)
 
 

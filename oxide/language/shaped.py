@@ -20,7 +20,7 @@ from . import primitives
 from .atomic import AtomicAccess
 from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
-from .vectors import Alignment, Streaming, VectorReads, VectorWrites
+from .vectors import Alignment, UncheckedReads, UncheckedWrites, VectorReads
 
 T = TypeVar("T")
 Index = TypeVar("Index")
@@ -113,27 +113,6 @@ class _TiledWrites(_Shaped[T, Index], Alignment):
     @property
     def scatter(self) -> Any:
         """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-
-
-@primitives.passed_to_kernels
-class UncheckedReads(VectorReads[T, Index]):
-    """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
-    memory, or destroys the whole device context. Only the alignment of vectors is checked."""
-
-    def __getitem__(self, index: Index) -> T: ...
-
-    @property
-    def streaming(self) -> Streaming[T, Index]:
-        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-
-
-@primitives.passed_to_kernels
-@final
-class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
-    """The type of ``c.unchecked_mut``: a view with which any thread reads and writes any element. Nothing checks the
-    indices, or that only one thread writes an element."""
-
-    def __setitem__(self, index: Index, value: T) -> None: ...
 
 
 @primitives.passed_to_kernels

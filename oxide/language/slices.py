@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
 from . import primitives
 from .thread import ThreadIndex
-from .vectors import Alignment, Streaming, UncheckedMutSlice, VectorReads
+from .vectors import Alignment, UncheckedReads, UncheckedWrites, VectorReads
 
 T = TypeVar("T")
 Index = TypeVar("Index")
@@ -64,23 +64,10 @@ class Slice(VectorReads[T, int], Alignment):
         """Returns the elements' type, for generic kernels: ``a.dtype(0)``, ``SharedArray(32, a.dtype)``."""
 
     @property
-    def unchecked(self) -> UncheckedSlice[T]:
+    def unchecked(self) -> UncheckedReads[T, int]:
         """Returns the slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys
         the whole device context: nothing catches it. Use it for indices that you know to be inside although the
         compiler cannot prove it."""
-
-
-@primitives.passed_to_kernels
-@final
-class UncheckedSlice(VectorReads[T, int]):
-    """The type of ``a.unchecked``: a ``Slice`` that is read without checks."""
-
-    def __getitem__(self, index: int) -> T: ...
-
-    @property
-    def streaming(self) -> Streaming[T, int]:
-        """Returns a view whose ``load2`` and ``load4`` are for elements that are not needed again soon: see
-        ``Streaming``."""
 
 
 @primitives.passed_to_kernels
@@ -127,7 +114,7 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
         """Returns a write-only view of the output that takes any computed index: ``c.scatter[i] = value``."""
 
     @property
-    def unchecked_mut(self) -> UncheckedMutSlice[T]:
+    def unchecked_mut(self) -> UncheckedWrites[T, int]:
         """Returns a view of the output without its rules. ``c.unchecked_mut[i]`` takes any integer. Nothing checks that
         the index is inside, or that only one thread writes an element."""
 

@@ -71,9 +71,22 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
 
 
 @primitives.made_in_kernels
+class UncheckedReads(VectorReads[T, Index]):
+    """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
+    memory, or destroys the whole device context. Only the alignment of vectors is checked."""
+
+    def __getitem__(self, index: Index) -> T: ...
+
+    @property
+    def streaming(self) -> Streaming[T, Index]:
+        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
+
+
+@primitives.made_in_kernels
 @final
-class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
-    """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: a view of the output without any of the output's rules.
+class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
+    """The type of ``c.unchecked_mut``: a view of an output without any of the output's rules, with which any thread
+    reads and writes any element.
 
     Nothing checks the bounds, or that no two threads write the same element: the kernel's author must prove both. Only
     a vector's address is checked, because a misaligned vector destroys the GPU's context. This is for access patterns
@@ -81,10 +94,4 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     cuda-oxide's ``get_unchecked_mut``.
     """
 
-    def __getitem__(self, index: int) -> T: ...
-
-    def __setitem__(self, index: int, value: T) -> None: ...
-
-    @property
-    def streaming(self) -> Streaming[T, int]:
-        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
+    def __setitem__(self, index: Index, value: T) -> None: ...

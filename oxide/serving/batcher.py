@@ -49,7 +49,7 @@ from oxide.serving.request_queue import Pending, RequestQueue, Results, State
 from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.policy import SchedulingPolicy
+    from oxide.runtime.device.runtime import SchedulingPolicy
     from oxide.runtime.device.timeline import Mark, Timeline
 
 Request = TypeVar("Request")

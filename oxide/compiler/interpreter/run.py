@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from oxide.compiler.primitives.numbers import CONVERT, FLOATS
-from oxide.compiler.signature.complex_parameters import Parts
 from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, Parameter
+from oxide.compiler.signature.signature import Closed, Parameter, Parts
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction

@@ -78,7 +78,11 @@ class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
     memory and its name. ``suspends`` says whether a thread may wait for another thread of its block, and
     ``cooperative`` whether it may wait for the whole grid. ``cluster`` is the shape of a cluster of blocks, or None for
-    a kernel without clusters."""
+    a kernel without clusters.
+
+    Thread, tile and fused kernels are of this form, also those that come from the cache or from a built directory.
+    Nobody changes its module: a pass and a back end edit a copy. ``cache.encoded`` prints it, and ``cache.decoded``
+    reads it back."""
 
     module: Module
     symbol: str
@@ -92,6 +96,9 @@ class PortableKernel:
     """The same as ``Code.persistent``: the number of threads of a persistent block, or 0."""
     captured: tuple[int, ...] = ()
     """The numbers of the arrays from outside that are hidden parameters, in the order of these parameters."""
+
+    def __hash__(self) -> int:
+        return hash((self.symbol, self.text))
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, final, get_args
+from typing import Any, TypeVar, final, get_args
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
 from oxide.messages import written
 
 from .signature import Kind, Parameter, shown
-
-if TYPE_CHECKING:
-    from .device_function import DeviceFunction
 
 
 @final
@@ -101,7 +98,7 @@ class Lifted:
     ``parts`` of the kernel's parameter. See ``closures.py``.
     """
 
-    function: DeviceFunction[..., Any]
+    function: Any
     parts: tuple[Parameter, ...]
     literal: tuple[bool, ...]
     """For each part, True if it is a Python float. Like a literal, a Python float takes the type of the number that it

@@ -33,8 +33,7 @@ from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.operation import DeviceOperation
@@ -460,7 +459,8 @@ class Tuner:
         form = self._forms.get(repr(config))
         if form is None:
             form = self._forms[repr(config)] = self._kernel.with_options(config)
-        return form(*arguments)
+        launch: DeviceOperation[tuple[Any, ...]] = form(*arguments)
+        return launch
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
         """Does the work of ``Kernel.tune``."""

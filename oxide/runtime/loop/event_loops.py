@@ -27,17 +27,12 @@ if TYPE_CHECKING:
 class EventLoop(ABC):
     """The loop that runs the current task."""
 
-    @abstractmethod
-    async def checkpoint_if_cancelled(self) -> None:
-        """Raises the loop's cancellation if the task is cancelled, else returns at once."""
-
-    @abstractmethod
-    async def checkpoint(self) -> None:
-        """Lets other tasks run. Raises the loop's cancellation."""
-
-    @abstractmethod
-    async def let_run(self) -> None:
-        """Lets other tasks run, and leaves a cancellation for the next checkpoint."""
+    checkpoint_if_cancelled: Callable[[], Coroutine[Any, Any, None]]
+    """Raises the loop's cancellation if the task is cancelled, else returns at once."""
+    checkpoint: Callable[[], Coroutine[Any, Any, None]]
+    """Lets other tasks run. Raises the loop's cancellation."""
+    let_run: Callable[[], Coroutine[Any, Any, None]]
+    """Lets other tasks run, and leaves a cancellation for the next checkpoint."""
 
     @abstractmethod
     def sleeper(self) -> Sleeper:
@@ -214,15 +209,9 @@ class _TrioLoop(EventLoop):
     def __init__(self) -> None:
         import trio
 
-        self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled  # type: ignore[method-assign]
-        self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]
-        self.let_run = trio.lowlevel.cancel_shielded_checkpoint  # type: ignore[method-assign]
-
-    async def checkpoint_if_cancelled(self) -> None: ...
-
-    async def checkpoint(self) -> None: ...
-
-    async def let_run(self) -> None: ...
+        self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+        self.checkpoint = trio.lowlevel.checkpoint
+        self.let_run = trio.lowlevel.cancel_shielded_checkpoint
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()

@@ -23,10 +23,9 @@ from oxide.errors import ArgumentError, GraphError
 from oxide.messages import warn_caller, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
-from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.graph import AsGraph
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, Value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box, describe
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
@@ -35,7 +34,7 @@ from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.device.memory import Allocation
+    from oxide.runtime.device.allocation import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
     Flag = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
@@ -105,9 +104,7 @@ class _Conditional(DeviceOperation[T]):
         if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
             return None
         frame.at = _HOST
-        nothing: DeviceOperation[Any] = Value(None)
-        nothing.consume()
-        return nothing
+        return done(None)
 
     def _named(self, number: int) -> str:
         """Returns the name of a body for the errors of its recording."""
@@ -373,9 +370,7 @@ def cond(flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]
 def _check_parts(flag: Any, what: str, *operations: Any) -> None:
     """Checks the arguments of ``while_loop`` or ``cond``. First marks all operations as used, so that a refused
     operation does not warn when it is dropped."""
-    for each in (flag, *operations):
-        if isinstance(each, DeviceOperation):
-            each.consume()
+    consume((flag, *operations))
     for each in operations:
         if not isinstance(each, DeviceOperation):
             hint = "; call it, or wrap it: with_context(lambda context: …)" if callable(each) else ""
@@ -431,7 +426,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> tuple[T, list[Allocation]]:
     """Calls ``record`` with a context whose work is recorded and never runs. Returns the result, and the memory that
     was allocated."""
-    recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+    recording = Recording(context.stream, of_run=True, rehearses=True)
     inner = context.part(recording)
     try:
         with recording:

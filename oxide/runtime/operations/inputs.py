@@ -13,7 +13,7 @@ from oxide.language.types import f32
 from oxide.messages import dtype_name, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, parse_shape, require_runtime
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume
 from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe, plain_array
 from oxide.runtime.submission.staging import upload
 
@@ -77,9 +77,7 @@ def accepted(inputs: Sequence[DeviceBox], arguments: tuple[object, ...], device:
     """Checks the arguments of a launch, and returns the box, array or operation that fills each input. Raises
     ``TypeError`` for a wrong number of arguments and for an argument of a wrong type or dtype, ``ValueError`` for a
     wrong shape, and ``DeviceError`` for a box of another device."""
-    for argument in arguments:
-        if isinstance(argument, DeviceOperation):
-            argument.consume()  # even if the launch is refused: dropping the operation then does not warn
+    consume(arguments)
     if len(arguments) != len(inputs):
         declared = ", ".join([describe(box.shape, box.dtype) for box in inputs])
         raise TypeError(

@@ -18,6 +18,7 @@ from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_r
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import (
     DeviceBox,
+    Partition,
     number_of_elements,
     parse_shape,
     require_data,
@@ -25,7 +26,6 @@ from oxide.runtime.device.memory import (
     require_number,
     require_runtime,
 )
-from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS

@@ -479,8 +479,8 @@ def test_the_compilers_own_kernels_are_accepted(make_kernels: Any) -> None:
 def test_a_front_end_without_checks_or_marks_is_refused(
     make_kernels: Any, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
-    for module in (unchecked, vectors):
+    monkeypatch.setattr(slices, "axes_in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
+    for module in (slices, unchecked, vectors):
         monkeypatch.setattr(module, "mark_unchecked", lambda *_: None)
     with pytest.raises(CompileError, match=NAKED):
         make_kernels()[place].specialize()

@@ -40,7 +40,7 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
-from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.files import ir_file, with_addresses
 from oxide.compiler.ir.llvm import header, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -49,7 +49,7 @@ from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, numb
 from oxide.compiler.primitives import threads, warps
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.divergence import DIVERGENT
+from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
@@ -163,7 +163,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
     values |= _cluster_values(kernel.cluster, sanitized)
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
-    return "\n".join([*map(_render, texts), _thread(kernel, signature)])
+    return "\n".join([*(with_addresses(text, _address) for text in texts), _thread(kernel, signature)])
 
 
 def _entry(kernel: PortableKernel) -> tuple[str, ...]:
@@ -190,21 +190,10 @@ def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
     }
 
 
-def _render(text: str) -> str:
-    """Renders a text: replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at
-    constant offsets."""
-    lines: list[str] = []
-    for line in text.split("\n"):
-        while "{{" in line:
-            before, _, rest = line.partition("{{")
-            field, _, after = rest.partition("}}")
-            name, _, index = field.removesuffix("]").partition("[")
-            place = ", ".join(filter(None, (str(_NUMBER[name]), index)))
-            address = f"%field.{len(lines)}"
-            lines.append(f"  {address} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {place}")
-            line = f"{before}ptr {address}{after}"
-        lines.append(line)
-    return "\n".join(lines)
+def _address(result: str, field: str, index: str) -> str:
+    """Returns the IR that computes the address of a field of ``%block``, or of an element of the field."""
+    place = ", ".join(filter(None, (str(_NUMBER[field]), index)))
+    return f"  {result} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {place}"
 
 
 def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
@@ -239,13 +228,8 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
         lines.append(f"  %{name} = load {kind}, {{{{{name}}}}}")
         lines.append(put(field, kind, f"%{name}", name))
     lines.append(put(BLOCK_FIELD, "ptr", "%block", "block"))
-    return declaration + _render(
-        ir_file(__file__, "thread.ll")
-        .replace("<context>", CONTEXT)
-        .replace("<fill>", "\n".join(lines))
-        .replace("<loads>", loads)
-        .replace("<call>", call)
-    )
+    text = ir_file(__file__, "thread.ll").replace("<context>", CONTEXT).replace("<fill>", "\n".join(lines))
+    return declaration + with_addresses(text.replace("<loads>", loads).replace("<call>", call), _address)
 
 
 _ONE_CLOCK = """

@@ -76,7 +76,7 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
     needs more than its threads' positions. The caller defines ``CHECKED_BLOCKS``."""
     if kernel.suspends or kernel.cooperative or kernel.shared.used:
         return None
-    module, around = parse(str(kernel.module)), parse(ir_file(__file__, "positions.ll"))
+    module, around = kernel.module.copy(), parse(ir_file(__file__, "positions.ll"))
     body, looped = module.functions.pop(kernel.symbol), around.functions.pop("oxide.analysed")
     around.rename("oxide.entry", entry)
     module.adopt(around)

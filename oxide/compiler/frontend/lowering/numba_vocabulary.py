@@ -10,7 +10,6 @@ libNVVM for the size of an element.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -64,10 +63,12 @@ class PrimitiveBuilder(TotalBuilder):
 
 
 def _of_assembly(text: str) -> Any:
-    if _CACHED_LOAD.match(text):
-        return _load_anew if text.startswith("ld.global.cv") else _load
-    if _CACHED_STORE.match(text):
-        return _store
+    # Cache operators are hints, without which an access has the same meaning. Only ``cv`` makes an access atomic.
+    match text.split(" "):
+        case [opcode, "$0,", "[$1];"] if opcode.startswith("ld.global."):
+            return _load_anew if opcode.startswith("ld.global.cv") else _load
+        case [opcode, "[$0],", "$1;"] if opcode.startswith("st.global."):
+            return _store
     return _ASSEMBLY.get(text)
 
 
@@ -250,10 +251,6 @@ _INTRINSICS: dict[str, Any] = {
         for which in ("max", "min")
     },
 }
-
-# Cache operators are hints, without which an access has the same meaning. Only ``ld.global.cv`` becomes an atomic load.
-_CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
-_CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
 
 _ASSEMBLY: dict[str, Any] = {
     "activemask.b32 $0;": _active_mask,

@@ -21,7 +21,7 @@ import math
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir.primitives import MULTICAST
@@ -31,7 +31,7 @@ from oxide.language.tensor.shared_tiles import commit_stores, fence_stores, load
 
 from ..primitives import call_primitive, register, site
 from ..registry import bound, lowering_registry, note_first, parameters, proxy, typing_registry
-from ..slices import SliceType, element_index, in_bounds, lengths_of
+from ..slices import SliceType, element_index, in_bounds, index_parts, lengths_of
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at
@@ -270,12 +270,7 @@ def _array(
     fault."""
     view = proxy(context, builder, kind, value)
     lengths = lengths_of(builder, kind, view)
-    pairs = (
-        zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-        if isinstance(index_type, types.BaseTuple)
-        else [(index_type, index)]
-    )
-    *places, column = [element_index(builder, part_type, part) for part_type, part in pairs]
+    *places, column = index_parts(builder, index_type, index)
     # At any other column, the GPU's copy engine would fail and destroy the CUDA context. After the fault, a copy at the
     # column rounded down is still made, because threads may wait for its bytes.
     size = BITS[display(kind.dtype)] // 8
