@@ -51,6 +51,7 @@ _EFFECTS = {
     "oxide.nanosleep": Effect.ALONE | Effect.LOCAL,
     "oxide.clock64": Effect.ALONE | Effect.LOCAL,
     "oxide.print.": Effect.ALONE,
+    "oxide.breakpoint": Effect(0),
     "oxide.held.local": Effect.ALONE,
     SCALAR: _NUMBERS,
     "__nv_": _NUMBERS,
@@ -66,5 +67,8 @@ def having(effect: Effect) -> tuple[str, ...]:
     """Returns the prefixes of the functions that have an effect. CONVERGENT ones are among them."""
     return tuple(prefix for prefix, effects in _EFFECTS.items() if effect in effects)
 
+
+KNOWN = tuple(_EFFECTS)
+"""The prefixes of all functions that a back end, libdevice or LLVM defines."""
 
 WAITING = having(Effect.WAITS)

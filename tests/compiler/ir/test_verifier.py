@@ -12,7 +12,14 @@ from oxide.compiler.frontend.lowering import slices, unchecked, vectors
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Compare, Constant, Return, number
-from oxide.compiler.ir.verifier import InvalidIR, verify, verify_accesses, verify_structure, verify_total
+from oxide.compiler.ir.verifier import (
+    InvalidIR,
+    verify,
+    verify_accesses,
+    verify_effects,
+    verify_structure,
+    verify_total,
+)
 
 
 def body(*lines: str, arguments: str = "i64 %a, i64 %b, ptr %p, double %x", result: str = "void") -> str:
@@ -408,6 +415,15 @@ done:
 """
     with pytest.raises(InvalidIR, match=NAKED):
         verify_kernel(text)
+
+
+# Effects
+
+
+def test_a_function_whose_effects_are_unknown_is_refused() -> None:
+    verify_effects(parse("declare void @oxide.warp.sync(ptr, i32, i32)\n"))
+    with pytest.raises(InvalidIR, match=r"@oxide\.unheard is declared, and compiler/primitives/effects\.py"):
+        verify_effects(parse("declare void @oxide.unheard(ptr)\n"))
 
 
 # The compiler
