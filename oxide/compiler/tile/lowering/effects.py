@@ -100,13 +100,7 @@ def store(low: Lowering, node: Node) -> None:
     else:
 
         def write(index: Index) -> None:
-            found = low.element(value, index)
-
-            def put(at: str) -> str:
-                tensors.write(low, tensor.scalar, at, found)
-                return ""
-
-            tensors.masked(low, tensor, bases, index, put, None)
+            tensors.store_element(low, tensor, bases, index, low.element(value, index))
 
         low.over(tensor.tile, [value], write, whole)
     if low.meeting is None or node is not low.program.body.nodes[-1]:
@@ -229,6 +223,13 @@ def _declare(low: Lowering, cell: Cell) -> None:
         low.cells[cell] = low.buffer(cell.dtype, cell.shape)
 
 
+def _begin_variables(low: Lowering, cells: Sequence[Cell]) -> None:
+    """Declares a loop's variables, with their values before the loop."""
+    for cell in cells:
+        _declare(low, cell)
+    _write(low, cells, [cell.starts for cell in cells])
+
+
 def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) -> None:
     """Writes the new values of variables, after all old values have been read."""
     code = low.code
@@ -298,9 +299,7 @@ def loop(low: Lowering, node: Node) -> None:
     body, cells, counter = node.detail
     _settle_for(low, node, [body])
     start, stop, step = (low.scalar(each) for each in node.inputs[:3])
-    for cell in cells:
-        _declare(low, cell)
-    _write(low, cells, [cell.starts for cell in cells])
+    _begin_variables(low, cells)
     at = code.variable("i64", "counter")
     code.emit(f"store i64 {start}, ptr {at}")
     staged: Any = pipeline.begin(low, node, start, stop, step, goes_on)
@@ -344,9 +343,7 @@ def while_loop(low: Lowering, node: Node) -> None:
     code = low.code
     body, cells, condition = node.detail
     _settle_for(low, node, [body])
-    for cell in cells:
-        _declare(low, cell)
-    _write(low, cells, [cell.starts for cell in cells])
+    _begin_variables(low, cells)
     test, turn, after = code.labels("test", "turn", "after")
     code.jump(test)
     code.label(test)
