@@ -541,15 +541,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
 
     portable = source.portable(simulated, lines=lines)
     return Facts(
-        needs=LaunchNeeds(
-            index_1d=False,
-            index_2d=False,
-            own_elements=False,
-            unchecked=False,
-            width=None,
-            dynamic_shared=False,
-            tiled=(),
-        ),
+        needs=LaunchNeeds(),
         sites=portable.sites,
         widenings=(),
         elementwise=lambda: "it is a tile kernel",
