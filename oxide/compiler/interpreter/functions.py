@@ -22,8 +22,9 @@ from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
+from .arrays import ThreadIndex, declared_array, dynamic_array, greatest, least
 from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
+from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
@@ -336,17 +337,9 @@ def _saturating(sign: int) -> Maker:
     return maker
 
 
-def _simple(function: Callable[..., Any]) -> Maker:
-    return lambda call, key: function
-
-
-def _nothing(*args: Any, **named: Any) -> None:
-    pass
-
-
 def _shared(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
-    return None if made is None else lambda *args, **named: shared_array(current(), key, made)
+    return None if made is None else lambda *args, **named: declared_array(current().shared, key, made)
 
 
 def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
@@ -355,7 +348,7 @@ def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
         return None
     # Each call of the function that declares the array has its own array. The key keeps the call's frame alive, so that
     # no later frame equals it.
-    return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
+    return lambda *args, **named: declared_array(current().local, (sys._getframe(1), *key), made)
 
 
 def _dynamic(call: TypedCall, key: Key) -> Callable[..., Any] | None:
@@ -374,10 +367,10 @@ def _popc(call: TypedCall, key: Key) -> Callable[..., Any]:
 
 
 _MAKERS: dict[Any, Maker] = {
-    len: _simple(len),
+    len: simple(len),
     type: _type,
     range: _range,
-    unroll: _simple(lambda numbers: numbers),
+    unroll: simple(lambda numbers: numbers),
     min: _extreme(min),
     max: _extreme(max),
     abs: _abs,
@@ -391,21 +384,21 @@ _MAKERS: dict[Any, Maker] = {
     intrinsics.saturating_add: _saturating(1),
     intrinsics.saturating_sub: _saturating(-1),
     intrinsics.popc: _popc,
-    thread.index_1d: _simple(lambda: ThreadIndex(current().place(0))),
-    thread.index_2d: _simple(_index_2d),
-    thread.index_2d_row: _simple(lambda: current().place(1)),
-    thread.index_2d_col: _simple(lambda: current().place(0)),
-    thread.nanosleep: _simple(_nothing),
-    thread.wait_dependencies: _simple(_nothing),
-    thread.launch_dependents: _simple(_nothing),
+    thread.index_1d: simple(lambda: ThreadIndex(current().place(0))),
+    thread.index_2d: simple(_index_2d),
+    thread.index_2d_row: simple(lambda: current().place(1)),
+    thread.index_2d_col: simple(lambda: current().place(0)),
+    thread.nanosleep: simple(nothing),
+    thread.wait_dependencies: simple(nothing),
+    thread.launch_dependents: simple(nothing),
     thread.sync_threads: _block_barrier("sync_threads()", lambda brought: None),
     thread.sync_threads_count: _block_barrier("sync_threads_count()", lambda brought: sum(brought.values())),
     thread.sync_threads_and: _block_barrier("sync_threads_and()", lambda brought: all(brought.values())),
     thread.sync_threads_or: _block_barrier("sync_threads_or()", lambda brought: any(brought.values())),
     thread.sync_grid: _sync_grid,
-    warp.lane_id: _simple(lambda: current().number % warp.SIZE),
-    warp.warp_id: _simple(lambda: current().number // warp.SIZE),
-    warp.active_mask: _simple(lambda: 1 << current().number % warp.SIZE),
+    warp.lane_id: simple(lambda: current().number % warp.SIZE),
+    warp.warp_id: simple(lambda: current().number // warp.SIZE),
+    warp.active_mask: simple(lambda: 1 << current().number % warp.SIZE),
     warp.sync: _of_lanes("sync", lambda kind: _all_of(lambda brought: None), values=0),
     warp.shuffle: _of_lanes("shuffle", _shuffle(lambda lane, by: by % warp.SIZE), values=2),
     warp.shuffle_up: _of_lanes("shuffle_up", _shuffle(_up), values=2),
@@ -425,13 +418,13 @@ _MAKERS: dict[Any, Maker] = {
     warp.reduce_and: _of_lanes("reduce_and", _reduction(lambda a, b: a & b)),
     warp.reduce_or: _of_lanes("reduce_or", _reduction(lambda a, b: a | b)),
     warp.reduce_xor: _of_lanes("reduce_xor", _reduction(lambda a, b: a ^ b)),
-    atomic.fence: _simple(_nothing),
-    debug.clock64: _simple(time.perf_counter_ns),
-    debug.trap: _simple(lambda: fail("debug.trap() was reached")),
+    atomic.fence: simple(nothing),
+    debug.clock64: simple(time.perf_counter_ns),
+    debug.trap: simple(lambda: fail("debug.trap() was reached")),
     SharedArray: _shared,
     LocalArray: _local,
     DynamicSharedArray: _dynamic,
-    views.MatrixView: _simple(MatrixView),
-    views.zip_exact: _simple(zip_exact),
+    views.MatrixView: simple(MatrixView),
+    views.zip_exact: simple(zip_exact),
     **tensor.MAKERS,
 }

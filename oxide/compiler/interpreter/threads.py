@@ -128,26 +128,23 @@ class Thread:
         """Records an access out of bounds. Then ends the thread, unless the launch's threads continue after faults."""
         site = FaultSite(parameter, *(place or here()), None, axis, 1 + len(others))
         found = tuple((_wrapped(each), size) for each, size in others)
-        self._record(Fault(site, _wrapped(index), length, others=found))
-        if not self.launch.goes_on:
-            raise Leave
+        self._record(Fault(site, _wrapped(index), length, others=found), leaves=not self.launch.goes_on)
 
     def mistake(self, what: str, problem: str) -> None:
         """Records a fault that has no index. Then ends the thread, unless the launch's threads continue after
         faults."""
-        self._record(Fault(FaultSite(what, *here(), problem)))
-        if not self.launch.goes_on:
-            raise Leave
+        self._record(Fault(FaultSite(what, *here(), problem)), leaves=not self.launch.goes_on)
 
     def fail(self, message: str) -> None:
         """Records a failed assertion and ends the thread."""
-        self._record(Fault(FaultSite("", *here(), message)))
-        raise Leave
+        self._record(Fault(FaultSite("", *here(), message)), leaves=True)
 
-    def _record(self, fault: Fault) -> None:
+    def _record(self, fault: Fault, *, leaves: bool) -> None:
         if self.launch.fault is None:
             fault.block, fault.thread = self.block_idx, self.thread_idx
             self.launch.fault = fault
+        if leaves:
+            raise Leave
 
     def meet(self, meeting: Meeting) -> Any:
         """Waits until a synchronisation is complete. Returns this thread's result."""
