@@ -170,9 +170,9 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
     return _remembered(specials[0].fusions, key, made)
 
 
-def _remembered(fusions: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
+def _remembered(fusions: dict[Any, Any], key: Any, make: Callable[[], T]) -> T:
     """Returns what ``fusions`` has for a key, or else what ``make`` returns."""
-    found = fusions.pop(key, None)
+    found: T | None = fusions.pop(key, None)
     if found is None:
         found = make()
     fusions[key] = found

@@ -380,8 +380,7 @@ class _Body:
             one = f"{shown}.{fields.names[0]}" if fields.names else f"{shown}[0]"
             instead = f"write the body of the loop for each element, as {one}, or pass the numbers as a Slice"
             return advice.of_loop(node, instead)
-        value = self.values.get(node.id) if isinstance(node, ast.Name) else None
-        parameter = value[1] if value is not None and isinstance(value[1], Parameter) else None
+        parameter = self._parameter(node.id) if isinstance(node, ast.Name) else None
         if parameter is None:
             return advice.of_loop(node)
         if parameter.kind in ("disjoint", "tiles"):
@@ -402,6 +401,11 @@ class _Body:
         instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
         return f"an annotation converts nothing inside a kernel: write {instead}"
 
+    def _parameter(self, name: str) -> Parameter | None:
+        """Returns the slice parameter that a local name stands for, and None for any other name."""
+        value = self.values.get(name)
+        return value[1] if value is not None and isinstance(value[1], Parameter) else None
+
     def _fields(self, node: ast.expr) -> Fields | None:
         """Returns the fields of a tuple parameter, and None for anything else."""
         value = self._uniform(node)
@@ -420,11 +424,11 @@ class _Body:
                 axes = [
                     part for each in (first, second) for part in (each.elts if isinstance(each, ast.Tuple) else [each])
                 ]
-                value = self.values.get(name)
-                if value is not None and isinstance(value[1], Parameter) and value[1].ndim == len(axes):
+                parameter = self._parameter(name)
+                if parameter is not None and parameter.ndim == len(axes):
                     shown = ", ".join(map(ast.unparse, axes))
                     raise self._error(
-                        node, f"{name} is a {value[1].annotation}, whose axes share one index: write {name}[{shown}]"
+                        node, f"{name} is a {parameter.annotation}, whose axes share one index: write {name}[{shown}]"
                     )
 
     def _call(self, node: ast.Call) -> None:
@@ -479,11 +483,11 @@ class _Body:
         """Refuses a method of NumPy's arrays, as of ``x.sum()``, if ``x`` is a slice."""
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method == "astype" or method in advice.NUMPY:
-                value, shown = self.values.get(name), f"{name}.{method}"
+                shown = f"{name}.{method}"
                 problem = f"{shown} is not supported in kernels: convert each element, as in f32({name}[i])"
                 if method != "astype":
                     problem = advice.of_numpy(shown, method, self.numba_style)
-                if value is not None and value[0] == "slice":
+                if self._parameter(name) is not None:
                     raise self._error(node, problem)
 
     def _check_count(self, node: ast.Call, called: Any) -> None:
@@ -536,9 +540,8 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
-        for value in self.values.values():
-            matrix = None if value is None else value[1]
-            if isinstance(matrix, Parameter) and matrix.is_matrix and width[1] == matrix.lengths[0]:
+        for matrix in filter(None, map(self._parameter, self.values)):
+            if matrix.is_matrix and width[1] == matrix.lengths[0]:
                 rows, columns = matrix.lengths
                 self.uses.unwritten = self._error(
                     node.args[0],
@@ -579,9 +582,8 @@ class _Body:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
             ):
-                value = self.values.get(name)
-                if value is not None and isinstance(value[1], Parameter) and type(axis) is int:
-                    parameter = value[1]
+                parameter = self._parameter(name)
+                if parameter is not None and type(axis) is int:
                     if parameter.ndim == 1:
                         instead = parameter.annotation.replace("[", "2[", 1)
                         raise self._error(

@@ -10,11 +10,9 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.errors import ArgumentError
 from oxide.language.types import SCALARS, ScalarType
-from oxide.messages import written
 
-from .signature import Parameter
+from .signature import Parameter, no_number
 
 
 @final
@@ -49,9 +47,6 @@ class Parts:
         """
         number = argument[()] if type(argument) is np.ndarray and argument.ndim == 0 else argument
         if not isinstance(number, int | float | complex | np.number | np.bool_):
-            raise ArgumentError(
-                f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-                f"{type(argument).__name__} {written(argument):.80}; pass a number"
-            )
+            raise no_number(self, argument)
         real, imag = self.parts
         return real.convert(number.real), imag.convert(number.imag)

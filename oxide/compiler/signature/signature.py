@@ -9,14 +9,14 @@ import inspect
 import math
 import operator
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
 from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
-from oxide.errors import ArgumentError
+from oxide.errors import ArgumentError, CompileError
 from oxide.language import shaped, types
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.atomic import AtomicSlice
@@ -90,9 +90,9 @@ class Parameter:
         """Returns the annotation as it is written."""
         if self.of_tiles:
             return f"tile.{self.of_tiles}[{self.scalar.name}, {self.ndim}]"
-        return (
-            shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
-        )
+        if self.lifted is not None:
+            return self.lifted.annotation
+        return shown(self.kind, self.scalar.name, self.tile, self.ndim)
 
     @property
     def identity(self) -> str:
@@ -243,8 +243,19 @@ class UntypedParameter:
         return NumbaParameter(self.kernel, self.name, kind)
 
 
+P = TypeVar("P", bound="Parameter | NumbaParameter")
 Closed: TypeAlias = Parameter | NumbaParameter
 """A parameter whose type is known, as a specialization has it."""
+
+
+def leaves(parameters: Iterable[P]) -> Iterator[P | Parameter]:
+    """Yields the parameters that are passed: the parts of functions, tuples and complex numbers in place of these."""
+    for parameter in parameters:
+        if parameter.lifted is None:
+            yield parameter
+        else:
+            yield from leaves(parameter.lifted.parts)
+
 
 Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 """A parameter as a kernel declares it."""
@@ -270,11 +281,7 @@ def parse_parameters(
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise at_parameter(
-                function,
-                parameter.name,
-                f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
-            )
+            raise refused(function, name, parameter.name, "must be an ordinary one, without * or /")
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
@@ -337,6 +344,11 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
             raise at_parameter(function, name, problem)
         found[name] = Annotation(kind, scalar, tile, ndim)
     return found
+
+
+def refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
+    """Returns the error for a parameter of a kernel, at the parameter."""
+    return at_parameter(function, name, f"kernel {kernel}: parameter {name} {problem}")
 
 
 class Names:
@@ -409,29 +421,23 @@ def _slice_of(
     from oxide.language.tiles import RowMajorTiles, Tiles
 
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
-        problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
-        problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
-        raise at_parameter(function, name, problem)
-    if ndim > 3:
         problem = (
-            f"{what} is annotated {annotation!r}; an output of {ndim} axes is written by tensor.store_tile, and has "
+            "beside its elements' type a DisjointSlice takes a layout, Tiles(n) or RowMajorTiles(r, c), and every "
+            "slice its number of axes, 1 to 5, an AtomicSlice up to 3"
         )
-        problem += "no layout"
-        raise at_parameter(function, name, problem)
-    if ndim == 3 and type(layouts[0]) is RowMajorTiles:
-        problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
-        raise at_parameter(function, name, problem)
-    return "tiles", scalar, layouts[0].shape, ndim
+    elif ndim > 3:
+        problem = f"an output of {ndim} axes is written by tensor.store_tile, and has no layout"
+    elif ndim == 3 and type(layouts[0]) is RowMajorTiles:
+        problem = "RowMajorTiles are of a matrix, and this slice has 3 axes"
+    else:
+        return "tiles", scalar, layouts[0].shape, ndim
+    raise at_parameter(function, name, f"{what} is annotated {annotation!r}; {problem}")
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
-        raise at_parameter(
-            function,
-            name,
-            f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
-            "Array[f32, 2], or leave the annotation out",
-        )
+        problem = "say of what and with how many axes, as in Array[f32, 2], or leave the annotation out"
+        raise refused(function, kernel, name, f"is annotated Array; {problem}")
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
@@ -455,9 +461,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
-        raise at_parameter(
-            function, name, f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}"
-        )
+        raise refused(function, kernel, name, f"is annotated {shown}; {of_annotation(annotation)}")
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
 
@@ -465,17 +469,22 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if not isinstance(scalar, ScalarType):
         from oxide.compiler.signature.annotation_advice import of_element
 
-        raise at_parameter(
-            function,
-            name,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
-        )
+        problem = f"the elements of a slice are scalars: {of_element(scalar)}"
+        raise at_parameter(function, name, f"kernel {kernel}: parameter {name}: {problem}")
     if kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, kind, scalar, tile, ndim=ndim)
+
+
+def no_number(parameter: Parts | OpenParameter, value: Any) -> ArgumentError:
+    """Returns the error for an argument that is no number."""
+    return ArgumentError(
+        f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, the argument is "
+        f"{type(value).__name__} {written(value):.80}; pass a number"
+    )
 
 
 def _is_real(value: Any) -> bool:

@@ -68,9 +68,7 @@ def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
     kind, weak = build.common_type((one, two))
     shape = build.common_shape((test, one, two))
     inputs = [build.broadcast(each, shape) for each in (test, build.cast(one, kind), build.cast(two, kind))]
-    made = build.node("where", inputs, kind, shape)
-    made.weak = weak
-    return made
+    return build.node("where", inputs, kind, shape, weak=weak)
 
 
 def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = False) -> Node:

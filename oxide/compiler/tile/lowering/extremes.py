@@ -22,7 +22,7 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
     at_place = [code.at("i32", place, str(i)) for i in range(layout.row_slots)]
 
     def take(index: Index, i: int, j: int) -> None:
-        found = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
+        found: Parts = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
         if j:
             before = code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}")
             found = _better(low, node, before, found)

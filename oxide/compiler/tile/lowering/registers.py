@@ -320,11 +320,11 @@ def reduce(
 
 
 def combine(
-    low: Lowering, layout: Layout, kinds: Sequence[str], found: list[Parts], combined: Callable[[Parts, Parts], Parts]
+    low: Lowering, layout: Layout, kinds: Sequence[str], own: Sequence[Parts], combined: Callable[[Parts, Parts], Parts]
 ) -> list[Parts]:
     """Combines, for each of this thread's rows, what the threads that share the row have found: by shuffles, and
     through shared memory if several warps share a row. ``kinds`` has the type of each part of what is found."""
-    code, across = low.code, layout.warps_across
+    code, across, found = low.code, layout.warps_across, list(own)
     distance = layout.lanes_across // 2
     while distance:
         found = [
