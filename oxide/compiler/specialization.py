@@ -605,12 +605,13 @@ def _facts_of(
     from .fusion import elementwise
     from .ir.tiled_parameters import tiled_parameters
 
+    _, width = uses.width or ("", None)
     needs = LaunchNeeds(
         index_1d=uses.index_1d,
         index_2d=uses.index_2d,
         own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
         unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
-        width=_width_of(uses),
+        width=width if isinstance(width, int | str) else None,
         dynamic_shared=portable.shared.dynamic,
         tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
     )
@@ -626,11 +627,6 @@ def _facts_of(
         placements=lambda: placements,
         captured=captured,
     )
-
-
-def _width_of(uses: Uses) -> int | str | None:
-    width = None if uses.width is None else uses.width[1]
-    return width if isinstance(width, int | str) else None
 
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:

@@ -450,7 +450,7 @@ class _Body:
             named = self._resolve(argument)
             if called in _ARRAYS and any(named is kind for kind in (int, float, bool, complex)):
                 raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {of_element(named)}")
-            if not (is_numbas(called) and self._is_dtype(argument)):
+            if not (is_numbas(called) and is_dtype(argument.value if isinstance(argument, ast.Constant) else named)):
                 self._visit(argument)
         if called is print and node.keywords:
             raise self._error(node, PRINT_KEYWORDS)
@@ -464,10 +464,12 @@ class _Body:
             return
         if hasattr(called, "py_func"):
             self._numba_function(node, called.py_func)
-        if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
-            raise self._error(node.args[2], "the step of range(...) must not be 0")
-        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
-            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
+        if called is range and len(node.args) == 3:
+            step = node.args[2]
+            if isinstance(step, ast.Constant) and step.value == 0:
+                raise self._error(step, "the step of range(...) must not be 0")
+            if not self._is_constant(step):
+                self._may_leave(step, "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         self._check_unroll(node, called)
         if called is thread.index_1d:
@@ -682,9 +684,6 @@ class _Body:
             raise error
         self.uses.renamed = self.uses.renamed or error
 
-    def _is_dtype(self, node: ast.expr) -> bool:
-        return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
-
     def _resolve(self, node: ast.expr) -> Any:
         """Returns the outside object that an expression names, or ``_UNRESOLVED``. A function of NumPy is replaced by
         the function that a kernel calls for it."""
@@ -719,7 +718,3 @@ class _Body:
 
 def _is_none(node: ast.expr | None) -> bool:
     return node is None or (isinstance(node, ast.Constant) and node.value is None)
-
-
-def _is_zero(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 0

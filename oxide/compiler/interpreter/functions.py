@@ -119,17 +119,9 @@ class Coordinates:
         }
         return values[self._name][axis]
 
-    @property
-    def x(self) -> int:
-        return self._of(0)
-
-    @property
-    def y(self) -> int:
-        return self._of(1)
-
-    @property
-    def z(self) -> int:
-        return self._of(2)
+    x = property(lambda self: self._of(0))
+    y = property(lambda self: self._of(1))
+    z = property(lambda self: self._of(2))
 
     def __repr__(self) -> str:
         return f"<{self._name} ({self.x}, {self.y}, {self.z})>"
@@ -146,18 +138,11 @@ def _index_2d(width: int) -> ThreadIndex:
 # Barriers and warp operations
 
 
-def _block_barrier(name: str, combine: Callable[[dict[int, Any]], Any]) -> Maker:
-    def maker(call: TypedCall, key: Key) -> Callable[..., Any]:
-        def meet(condition: Any = None) -> Any:
-            return current().meet(Meeting("block", FaultSite(name, *here()), bool(condition), combine))
+def _barrier(name: str, combine: Callable[[dict[int, Any]], Any], kind: str = "block") -> Maker:
+    def meet(condition: Any = None) -> Any:
+        return current().meet(Meeting(kind, FaultSite(f"{name}()", *here()), bool(condition), combine))
 
-        return meet
-
-    return maker
-
-
-def _sync_grid(call: TypedCall, key: Key) -> Callable[..., Any]:
-    return lambda: current().meet(Meeting("grid", FaultSite("sync_grid()", *here()), None, lambda brought: None))
+    return simple(meet)
 
 
 def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]], dict[int, Any]]:
@@ -391,11 +376,11 @@ _MAKERS: dict[Any, Maker] = {
     thread.nanosleep: simple(nothing),
     thread.wait_dependencies: simple(nothing),
     thread.launch_dependents: simple(nothing),
-    thread.sync_threads: _block_barrier("sync_threads()", lambda brought: None),
-    thread.sync_threads_count: _block_barrier("sync_threads_count()", lambda brought: sum(brought.values())),
-    thread.sync_threads_and: _block_barrier("sync_threads_and()", lambda brought: all(brought.values())),
-    thread.sync_threads_or: _block_barrier("sync_threads_or()", lambda brought: any(brought.values())),
-    thread.sync_grid: _sync_grid,
+    thread.sync_threads: _barrier("sync_threads", lambda brought: None),
+    thread.sync_threads_count: _barrier("sync_threads_count", lambda brought: sum(brought.values())),
+    thread.sync_threads_and: _barrier("sync_threads_and", lambda brought: all(brought.values())),
+    thread.sync_threads_or: _barrier("sync_threads_or", lambda brought: any(brought.values())),
+    thread.sync_grid: _barrier("sync_grid", lambda brought: None, "grid"),
     warp.lane_id: simple(lambda: current().number % warp.SIZE),
     warp.warp_id: simple(lambda: current().number // warp.SIZE),
     warp.active_mask: simple(lambda: 1 << current().number % warp.SIZE),

@@ -77,6 +77,7 @@ class TooLong(Exception):
 
 
 @final
+@dataclass(slots=True)
 class Meeting:
     """A synchronisation that a thread waits for: a barrier or a warp operation.
 
@@ -84,12 +85,11 @@ class Meeting:
     the values of all threads. ``mask`` names the lanes that take part in a warp operation.
     """
 
-    __slots__ = ("combine", "kind", "mask", "site", "value")
-
-    def __init__(
-        self, kind: str, site: FaultSite, value: Any, combine: Callable[[dict[int, Any]], Any], mask: int = 0
-    ) -> None:
-        self.kind, self.site, self.value, self.combine, self.mask = kind, site, value, combine, mask
+    kind: str
+    site: FaultSite
+    value: Any
+    combine: Callable[[dict[int, Any]], Any]
+    mask: int = 0
 
 
 @final

@@ -334,9 +334,12 @@ class Statements:
         for name in names:
             before[name] = self._lifted_leaves(name, before[name], starts)
         kinds: dict[str, _Kind] = {name: (node.dtype, node.shape, node.weak) for name, node in starts.items()}
-        marks, sites = self._marks(), len(nodes.sites)
+        # Each node in the open regions with its number of users, so that an evaluation of the body can be undone.
+        marks = [(node, len(node.users)) for region in nodes.region.enclosing() for node in region.nodes]
+        sites = len(nodes.sites)
         for _ in range(_MOST_TRIALS):  # a literal's type follows from the body, which may have to be evaluated again
-            self._restore(marks)
+            for node, count in marks:
+                del node.users[count:]
             del nodes.sites[sites:]
             body = Region(nodes.region)
             flag = self._flags.get(statement)
@@ -480,15 +483,6 @@ class Statements:
 
     def _read(self, cell: Cell, weak: type | None) -> Node:
         return self.nodes.node("cell", (), cell.dtype, cell.shape, cell, weak)
-
-    def _marks(self) -> list[tuple[Node, int]]:
-        """Returns each node in the open regions with its number of users, so that an evaluation of a loop's body can be
-        undone."""
-        return [(node, len(node.users)) for region in self.nodes.region.enclosing() for node in region.nodes]
-
-    def _restore(self, marks: list[tuple[Node, int]]) -> None:
-        for node, count in marks:
-            del node.users[count:]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
-from oxide.compiler.tile.layouts import nodes_of, written_by
+from oxide.compiler.tile.layouts import nodes_of, tensor_of, written_by
 from oxide.compiler.tile.numbers import I64, U64
 
 from . import definitions, engine_rings, pipeline, registers, tensors
@@ -57,8 +57,7 @@ def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> No
 def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> bool:
     """Returns whether an element of a lazy value reads a tensor that may overlap one of the ``written`` tensors."""
     kinds = {(each.scalar, each.ndim) for each in written}
-    read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
-    return any((each.scalar, each.ndim) in kinds for each in read)
+    return any((each.scalar, each.ndim) in kinds for each in map(tensor_of, low.loads([node])))
 
 
 def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
@@ -114,7 +113,7 @@ def _is_read_elsewhere(low: Lowering, stored: TensorParameter) -> bool:
     for node in nodes_of(low.program.body):
         if node.op not in ("load", "gather"):
             continue
-        tensor: TensorParameter = node.detail if node.op == "load" else node.detail[0]
+        tensor = tensor_of(node)
         if (tensor.scalar, tensor.ndim) != (stored.scalar, stored.ndim):
             continue
         if node.op == "gather":
@@ -132,8 +131,7 @@ def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
     if node in low.buffers or node in low.registers or not node.shape:
         return False
     if node.op in (*VIEWS, "gather"):
-        tensors_read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
-        return any((each.scalar, each.ndim) == (stored.scalar, stored.ndim) for each in tensors_read)
+        return _reads(low, node, [stored])
     return any(_moves(low, each, stored) for each in node.inputs)
 
 
