@@ -7,7 +7,8 @@ from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 from oxide import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
-from oxide.compiler.kernel import Kernel
+
+# isort: split
 from oxide.compiler.signature.device_function import device
 from oxide.errors import (
     ArgumentError,
@@ -72,11 +73,12 @@ from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.device import reclaim
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.policy import SchedulingPolicy
-from oxide.runtime.device.runtime import Device, devices, init_device_contexts
+from oxide.runtime.device.memory import sharing as _sharing
+from oxide.runtime.device.runtime import Device, SchedulingPolicy, devices, init_device_contexts
 from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
 from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.device.stream import Event, Stream
+from oxide.runtime.launching.decorator import LaunchableKernel as Kernel
 from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
@@ -157,6 +159,15 @@ _LATER = {
 }
 """Maps rarely used names to the modules that they are loaded from at first use. This saves a tenth of the package's own
 import time."""
+
+
+def _share() -> Any:
+    from oxide.runtime.device import interop
+
+    return interop
+
+
+_sharing.load = _share
 
 
 def __getattr__(name: str) -> Any:

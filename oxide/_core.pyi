@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 
 import oxide.runtime.awaiting.future as futures
+import oxide.runtime.device.allocation as allocations
 import oxide.runtime.device.fault_records as fault_records
 import oxide.runtime.device.memory as memories
 import oxide.runtime.device.timeline as timelines
@@ -21,8 +22,9 @@ import oxide.runtime.submission.submission as submissions
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import Specialization
 from oxide.driver.base import Driver, EventHandle, StreamHandle
-from oxide.runtime.device.address_ranges import Known
+from oxide.runtime.device.allocation import Known
 from oxide.runtime.device.dead_work import Run, Visible
+from oxide.runtime.device.device_state import DeviceState
 from oxide.runtime.device.runtime import Device, Runtime
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.launching.deferred import DeferredLaunch
@@ -95,7 +97,10 @@ def refuse_inside() -> None: ...
 
 class Timeline:
     advance: Callable[[], int]
-    device: Device
+    @property
+    def device(self) -> Device: ...
+    @device.setter
+    def device(self, device: DeviceState) -> None: ...
     driver: Driver
     end: timelines.Mark | None
     handle: StreamHandle
@@ -145,7 +150,7 @@ class Allocation:
     def __del__(self) -> None: ...
 
 class DeviceBox:
-    _allocation: memories.Allocation
+    _allocation: allocations.Allocation
     _offset: int
     _shape: tuple[int, ...]
     _strides: tuple[int, ...] | None
@@ -159,7 +164,7 @@ class DeviceBox:
     _shaped_words: bytes | None
     def __init__(
         self,
-        allocation: memories.Allocation,
+        allocation: allocations.Allocation,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         offset: int = 0,
@@ -351,7 +356,7 @@ class ExecutionContext:
     _using: Any
     _declared: tuple[Any, ...] | None
     def __init__(self, stream: Any, recording: Any = None, visible: Any = None) -> None: ...
-    def note_host_copy(self, array: Any = None) -> None: ...
+    def note_host_copy(self, array: Any = None, /) -> None: ...
     def begin(self, reads: list[Any], writes: list[Any]) -> None: ...
     def end(self, reads: list[Any], writes: list[Any], *, submitted: bool) -> None: ...
 
@@ -394,7 +399,7 @@ def new_box(
     context: submissions.ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> memories.DeviceBox: ...
 def copy_host(context: Any, box: memories.DeviceBox, host: int, up: bool) -> None: ...
-def download_pinned(context: submissions.ExecutionContext, box: memories.DeviceBox) -> Any: ...
+def download_pinned(context: Any, box: memories.DeviceBox) -> Any: ...
 def upload_small(context: Any, box: Any, array: Any) -> bool: ...
 
 class PinnedBlock:
@@ -496,6 +501,6 @@ class DeviceFuture:
     _waiting: int
     _error: BaseException | None
     def __init__(self, operation: Any, stream: Any) -> None: ...
-    def start(self, turn: LoopTurn | None = None) -> Stop | None: ...
+    def start(self, turn: LoopTurn | None = None, /) -> Stop | None: ...
     def outcome(self) -> Any: ...
     def consume(self) -> None: ...

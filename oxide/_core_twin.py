@@ -367,7 +367,7 @@ class ExecutionContext:
         self._kept: list[Any] = []
         self._faults: list[Any] = []
 
-    def note_host_copy(self, array: Any = None) -> None:
+    def note_host_copy(self, array: Any = None, /) -> None:
         """Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array that it fills,
         if it fills one."""
         if self.copies is None:
@@ -656,7 +656,7 @@ class DeviceFuture:
         self._waiting = 0
         self._state = given.idle
 
-    def start(self: Any, turn: Any = None) -> Any:
+    def start(self: Any, turn: Any = None, /) -> Any:
         """Begins to submit the work, or continues if the run is paused, until all of it is submitted or the walk stops.
         Returns the reason of the stop, and None if the work is submitted or the outcome is known. The time of the
         submission counts in ``turn``, by default the calling thread's turn. An error of the submission becomes the
@@ -678,7 +678,11 @@ class DeviceFuture:
                     self._submission = None
                     self._state = given.complete
         if self._error is not None:
-            raise self._error.with_traceback(self._trace)
+            context = self._error.__context__
+            try:
+                raise self._error.with_traceback(self._trace)
+            finally:  # ``raise`` has replaced it by the exception that the caller handles
+                self._error.__context__ = context
         return self._result
 
     def consume(self) -> None:

@@ -2,8 +2,7 @@
 
 Device memory has no masks, and ``numpy.asarray`` silently drops an array's mask. Kernels would then compute with the
 masked values, which are often garbage. So an array with masked elements is refused. An array whose mask is empty is
-converted to its data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: if
-the program has not imported ``numpy.ma``, no array has a mask.
+converted to its data. This module does not import ``numpy.ma``: if the program has not, no array has a mask.
 """
 
 from __future__ import annotations

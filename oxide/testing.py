@@ -27,8 +27,7 @@ from oxide.messages import written
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
-    from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.runtime import CompletionMode, OrderingMode
+    from oxide.runtime.device.runtime import CompletionMode, OrderingMode, SchedulingPolicy
 
 _D = TypeVar("_D", bound=Driver)
 

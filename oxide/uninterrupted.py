@@ -37,12 +37,13 @@ def uninterrupted(function: Callable[[], T]) -> T:
     release_import_lock()
     results: list[T] = []
     errors: list[BaseException] = []
+    work = [function]  # taken from the list: the thread may live a little longer than the call, and then holds nothing
     ended = threading.Lock()
     ended.acquire()
 
     def call() -> None:
         try:
-            results.append(unforked(function))
+            results.append(unforked(work.pop()))
         except BaseException as error:
             errors.append(error)
         finally:

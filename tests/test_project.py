@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ MAY_IMPORT = {
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
-    "oxide.interop": {"oxide.compiler", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
+    "oxide.interop": {"oxide.compiler", "oxide.language", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
     "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.language", "oxide.runtime", "oxide.serving"},
 }
@@ -44,6 +46,7 @@ WITH_ERRORS = {
 COMPILER = (
     "source",
     "signature",
+    "primitives",
     "ir",
     "check",
     "frontend",
@@ -68,6 +71,31 @@ RUNTIME = (
     "launching",
 )
 ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
+# An operation's methods make other operations, whose modules derive from it.
+CIRCLE = {
+    f"oxide.runtime.operations.{name}"
+    for name in (
+        "combinators",
+        "depicting",
+        "graph",
+        "inputs",
+        "on_device",
+        "operation",
+        "peer_copies",
+        "planning",
+        "tiles",
+        "transfers",
+    )
+}
+# Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
+SHARED_NAMES = {
+    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "code", "conditional",
+    "cooperative_launch", "copies", "core", "debug", "driver", "effects", "errors", "fragments", "graph",
+    "half", "host_memory", "lines", "mma", "nodes", "numbers", "primitives", "products", "ranges",
+    "reductions", "shared", "shared_tiles", "slices", "source", "streams", "tensors", "text", "thread",
+    "threads", "tile", "tile_copies", "tiles", "timeline", "types", "unroll", "vectors", "views", "wgmma",
+    "words",
+}  # fmt: skip
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 
 
@@ -118,9 +146,31 @@ def test_the_parts_of_a_package_import_only_those_before_them(package: str, part
 
 
 def test_an_import_of_a_later_part_is_found() -> None:
-    assert is_later("oxide.runtime.submission.submission.Submission", "runtime", "device")
-    assert not is_later("oxide.runtime.device.memory", "runtime", "submission")
-    assert not is_later("oxide.compiler.kernel", "runtime", "device")
+    assert is_later("oxide.runtime.submission.submission.Submission", "runtime", "loop")
+    assert not is_later("oxide.runtime.loop.turns", "runtime", "submission")
+    assert not is_later("oxide.compiler.kernel", "runtime", "loop")
+
+
+def test_no_modules_import_in_a_circle_but_the_documented_one() -> None:
+    modules = {module_name(path.relative_to(ROOT)): path for path in (ROOT / "oxide").rglob("*.py")}
+
+    def module_of(name: str) -> str:
+        while name not in modules:
+            name = name.rpartition(".")[0] or "oxide"
+        return "the circle" if name in CIRCLE else name
+
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        imported = {module_of(each) for _, each in imports_of(path, types=True) if is_within(each, "oxide")}
+        # All modules are in the package ``oxide``, whose names ``interop`` takes as a program does.
+        graph.setdefault(module_of(name), set()).update(imported - {module_of(name), "oxide"})
+    graphlib.TopologicalSorter(graph).prepare()  # its error names a circle
+
+
+def test_modules_of_one_name_mean_one_thing() -> None:
+    found = Counter(path.stem for path in (ROOT / "oxide").rglob("*.py") if path.parent.name != "commands")
+    shared = {name for name, count in found.items() if count > 1 and name != "__init__"}
+    assert shared <= SHARED_NAMES
 
 
 @pytest.mark.parametrize("package", ORDERS)
@@ -147,6 +197,28 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
         if imported.split(".")[0] in {"numba", "numba_cuda"}
     ]
     assert not wrong
+
+
+PATTERNS = {
+    "oxide/compiler/ir": {"parser", "text", "module", "files"},  # the parser, names, and names in templates of IR
+    "oxide/compiler/check": {"numba_errors", "print_formats"},  # messages
+    "oxide/compiler/frontend/lowering": {"debug"},  # messages
+}
+"""The files of the compiler that may look into text by regular expressions."""
+
+
+def test_the_compiler_reads_no_text_by_patterns_but_in_its_parser_names_and_messages() -> None:
+    allowed = {f"{folder}/{name}.py" for folder, names in PATTERNS.items() for name in names}
+    found = {
+        str(path.relative_to(ROOT)): sum(
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+        for path in (ROOT / "oxide" / "compiler").rglob("*.py")
+        if any(name.partition(".")[0] == "re" for _, name in imports_of(path))
+    }
+    assert set(found) == allowed
+    assert sum(found.values()) <= 25
 
 
 @pytest.mark.slow

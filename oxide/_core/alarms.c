@@ -17,8 +17,7 @@ static void notify(void *argument) {
     (void)ignored; /* a full descriptor is readable already */
 }
 
-static PyObject *make_alarm(PyObject *module, PyObject *descriptor) {
-    (void)module;
+static PyObject *make_alarm(PyObject *Py_UNUSED(module), PyObject *descriptor) {
     long number = PyLong_AsLong(descriptor);
     if (number == -1 && PyErr_Occurred())
         return NULL;
@@ -34,9 +33,7 @@ static PyObject *make_alarm(PyObject *module, PyObject *descriptor) {
 }
 
 static PyMethodDef methods[] = {
-    {"alarm", make_alarm, METH_O,
-     "alarm(descriptor, /)\n--\n\nReturns the argument for NOTIFY with which it makes a file "
-     "descriptor readable."},
+    {"alarm", make_alarm, METH_O, "alarm(descriptor, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 

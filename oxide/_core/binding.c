@@ -10,8 +10,7 @@ enum { SLICE, DISJOINT, TILES, SCALAR, LIFTED, ARGUMENT, OTHER };
 #define SAFE_FLOAT 3.4028234663852886e38
 
 /* ``Slot.number``: the kind of a number and its size in bytes. */
-#define NUMBER(kind, size) ((kind) << 8 | (size))
-enum { SIGNED = 1, UNSIGNED, FLOAT };
+enum { SIGNED = 1 << 8, UNSIGNED = 2 << 8, FLOAT = 3 << 8 };
 
 /* ---- Slot ---- */
 
@@ -82,10 +81,8 @@ static PyObject *plan_compile(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "O!O!O!Sp", &PyTuple_Type, &slots, &PyTuple_Type, &outputs,
                           &PyTuple_Type, &captured, &end, &bound))
         return NULL;
-    if (self->array != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a plan is compiled once");
-        return NULL;
-    }
+    if (self->array != NULL)
+        return refuse("a plan is compiled once");
     Py_ssize_t count = PyTuple_Size(slots);
     Slot **array = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *array);
     if (array == NULL)
@@ -117,7 +114,7 @@ static PyObject *plan_compile(PyObject *object, PyObject *arguments) {
 
 static PyMethodDef plan_methods[] = {
     {"compile", plan_compile, METH_VARARGS,
-     "compile(slots, outputs, captured, end, bound)\n--\n\nSets what launches read at each call."},
+     "compile(slots, outputs, captured, end, bound)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -132,21 +129,25 @@ static PyMemberDef config_members[] = {
     {NULL},
 };
 
-static int sizes_of(PyObject *tuple, unsigned *sizes) {
-    if (!PyTuple_CheckExact(tuple) || PyTuple_Size(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "a grid and a block are tuples of three ints");
+int size_of(PyObject *number, unsigned *result) {
+    unsigned long size = PyLong_AsUnsignedLong(number);
+    if (size == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (size > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "a size of the grid, the block or the shared memory is beyond 32 bits");
         return -1;
     }
-    for (int axis = 0; axis < 3; axis++) {
-        unsigned long size = PyLong_AsUnsignedLong(PyTuple_GetItem(tuple, axis));
-        if (size == (unsigned long)-1 && PyErr_Occurred())
+    *result = (unsigned)size;
+    return 0;
+}
+
+int sizes_of(PyObject *tuple, unsigned *result) {
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 3)
+        return REFUSED("grid and block are tuples of three ints");
+    for (int axis = 0; axis < 3; axis++)
+        if (size_of(PyTuple_GetItem(tuple, axis), &result[axis]) < 0)
             return -1;
-        if (size > UINT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "a size of a grid or a block is beyond 32 bits");
-            return -1;
-        }
-        sizes[axis] = (unsigned)size;
-    }
     return 0;
 }
 
@@ -198,16 +199,9 @@ static PyObject *config_set(PyObject *object, PyObject *arguments) {
     unsigned sizes[7];
     if (!PyArg_ParseTuple(arguments, "OOO!", &grid, &block, &PyLong_Type, &shared))
         return NULL;
-    unsigned long bytes = PyLong_AsUnsignedLong(shared);
-    if (bytes == (unsigned long)-1 && PyErr_Occurred())
+    if (sizes_of(grid, sizes) < 0 || sizes_of(block, sizes + 3) < 0 ||
+        size_of(shared, sizes + 6) < 0 || is_made(object, self->grid))
         return NULL;
-    if (sizes_of(grid, sizes) < 0 || sizes_of(block, sizes + 3) < 0)
-        return NULL;
-    if (self->grid != NULL || bytes > UINT32_MAX) {
-        PyErr_SetString(PyExc_TypeError, "a configuration is set once");
-        return NULL;
-    }
-    sizes[6] = (unsigned)bytes;
     memcpy(self->sizes, sizes, sizeof sizes);
     SET(self->grid, grid);
     SET(self->block, block);
@@ -223,8 +217,7 @@ static PyObject *config_equals(PyObject *self, PyObject *other) {
 }
 
 static PyMethodDef config_methods[] = {
-    {"_set", config_set, METH_VARARGS,
-     "_set(grid, block, shared_mem_bytes)\n--\n\nSets the sizes, once."},
+    {"_set", config_set, METH_VARARGS, "_set(grid, block, shared_mem_bytes)\n--\n\n"},
     {"equals", config_equals, METH_O,
      "equals(other)\n--\n\nReturns whether ``other`` has the same grid, block and dynamic shared "
      "memory."},
@@ -272,7 +265,7 @@ static int add_bytes(Bytes *bytes, PyObject *piece) {
 /* Adds the padding before a box's address. */
 static int add_padding(Bytes *bytes, Slot *slot) {
     if (slot->before < 0)
-        return missing((PyObject *)slot, "padding") == NULL ? -1 : 0;
+        return LACKS(slot, "padding");
     char *place = more(bytes, (size_t)slot->before);
     if (place == NULL)
         return -1;
@@ -353,7 +346,7 @@ static int bind_plain_number(Binding *binding, Slot *slot, PyObject *argument) {
         float narrow;
         double wide;
     } number;
-    int size = slot->number & 255, kind = slot->number >> 8;
+    int size = slot->number & 255, kind = slot->number - size;
     if (size == 0 || size > (int)sizeof number || (size & (size - 1)) != 0)
         return 0;
     if (kind == FLOAT) {
@@ -410,7 +403,7 @@ static int bind_other(Binding *binding, Slot *slot, PyObject *argument) {
     for (Py_ssize_t i = 0; done > 0 && i < PyTuple_Size(boxes); i++) {
         PyObject *box = PyTuple_GetItem(boxes, i);
         if (!PyObject_TypeCheck(box, types.box) || ((Box *)box)->allocation == NULL)
-            done = missing(box, "_allocation") == NULL ? -1 : 0;
+            done = LACKS(box, "_allocation");
         else
             done = use(binding, &binding->writes, ((Box *)box)->allocation);
     }
@@ -660,12 +653,8 @@ static PyMemberDef configured_members[] = {
 static int configured_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Configured *self = (Configured *)object;
     PyObject *kernel, *config;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "OO", &kernel, &config)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError,
-                            "a kernel is configured by a LaunchConfig or by a grid and a block");
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "OO", &kernel, &config))
         return -1;
-    }
     PyObject *checked =
         PyTuple_CheckExact(config) && PyTuple_Size(config) == 2 ? new_config(config) : NULL;
     if (checked == NULL && (config == Py_None || (PyObject *)Py_TYPE(config) == given.Config))
@@ -678,7 +667,7 @@ static int configured_init(PyObject *object, PyObject *arguments, PyObject *keyw
             return -1;
         if ((PyObject *)Py_TYPE(checked) != given.Config) {
             Py_DECREF(checked);
-            return missing(config, "grid") == NULL ? -1 : 0;
+            return LACKS(config, "grid");
         }
     }
     PyObject *launches = PyObject_GetAttr(kernel, names.launches);
@@ -790,30 +779,23 @@ int add_binding(PyObject *module) {
         SLOTS_OF(Configured),
         {0, NULL},
     };
-    types.slot = add_type(module, "oxide._core.ParameterSlot", sizeof(Slot), COLLECTED, slot, NULL);
-    types.plan = add_type(module, "oxide._core.Plan", sizeof(Plan), COLLECTED, plan, NULL);
-    types.config =
-        add_type(module, "oxide._core.LaunchConfig", sizeof(Config), COLLECTED, config, NULL);
-    types.configured = add_type(module, "oxide._core.ConfiguredKernel", sizeof(Configured),
-                                COLLECTED, configured, NULL);
-    if (types.slot == NULL || types.plan == NULL || types.config == NULL ||
-        types.configured == NULL)
-        return -1;
-    static const struct {
-        const char *name;
-        int value;
-    } kinds[] = {{"SLICE", SLICE},
-                 {"DISJOINT", DISJOINT},
-                 {"TILES", TILES},
-                 {"SCALAR", SCALAR},
-                 {"LIFTED", LIFTED},
-                 {"ARGUMENT", ARGUMENT},
-                 {"OTHER", OTHER},
-                 {"SIGNED", NUMBER(SIGNED, 0)},
-                 {"UNSIGNED", NUMBER(UNSIGNED, 0)},
-                 {"FLOAT", NUMBER(FLOAT, 0)}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0)
-            return -1;
-    return 0;
+    const Kind kinds[] = {
+        {&types.slot, "oxide._core.ParameterSlot", sizeof(Slot), COLLECTED, slot},
+        {&types.plan, "oxide._core.Plan", sizeof(Plan), COLLECTED, plan},
+        {&types.config, "oxide._core.LaunchConfig", sizeof(Config), COLLECTED, config},
+        {&types.configured, "oxide._core.ConfiguredKernel", sizeof(Configured), COLLECTED,
+         configured},
+    };
+    return ADD_KINDS(module, kinds) < 0 || PyModule_AddIntMacro(module, SLICE) < 0 ||
+                   PyModule_AddIntMacro(module, DISJOINT) < 0 ||
+                   PyModule_AddIntMacro(module, TILES) < 0 ||
+                   PyModule_AddIntMacro(module, SCALAR) < 0 ||
+                   PyModule_AddIntMacro(module, LIFTED) < 0 ||
+                   PyModule_AddIntMacro(module, ARGUMENT) < 0 ||
+                   PyModule_AddIntMacro(module, OTHER) < 0 ||
+                   PyModule_AddIntMacro(module, SIGNED) < 0 ||
+                   PyModule_AddIntMacro(module, UNSIGNED) < 0 ||
+                   PyModule_AddIntMacro(module, FLOAT) < 0
+               ? -1
+               : 0;
 }

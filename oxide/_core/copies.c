@@ -150,8 +150,7 @@ static void *help(void *argument) {
     return NULL;
 }
 
-static PyObject *start_helpers(PyObject *module, PyObject *arguments) {
-    (void)module;
+static PyObject *start_helpers(PyObject *Py_UNUSED(module), PyObject *arguments) {
     long helpers, looks;
     long long piece;
     if (!PyArg_ParseTuple(arguments, "lLl:start_helpers", &helpers, &piece, &looks))
@@ -179,8 +178,7 @@ static PyObject *start_helpers(PyObject *module, PyObject *arguments) {
 }
 #endif
 
-static PyObject *copy(PyObject *module, PyObject *address) {
-    (void)module;
+static PyObject *copy(PyObject *Py_UNUSED(module), PyObject *address) {
     struct row *row = PyLong_AsVoidPtr(address);
     if (row == NULL) {
         if (!PyErr_Occurred())
@@ -199,10 +197,7 @@ static PyObject *copy(PyObject *module, PyObject *address) {
 }
 
 static PyMethodDef methods[] = {
-    {"copy", copy, METH_O,
-     "copy(row, /)\n--\n\nMakes the copy of the row at an address, together with the helpers of "
-     "its pool if it has "
-     "one. Releases the GIL meanwhile."},
+    {"copy", copy, METH_O, "copy(row, /)\n--\n\n"},
 #ifdef HAS_HELPERS
     {"start_helpers", start_helpers, METH_VARARGS,
      "start_helpers(helpers, piece, looks, /)\n--\n\nStarts threads that help with copies, which "

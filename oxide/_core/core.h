@@ -3,7 +3,9 @@
 
    The pattern: a C type has the fields of an object and its few hot methods. The Python class of
    the same name derives from it and has everything else: docstrings, slow paths and every error
-   message. oxide/_core_twin.py has the same types in Python; it is the specification.
+   message. oxide/_core_twin.py has the same types in Python; it is the specification, and says
+   what each method does. Docstrings here are those of the package's public classes, and of what
+   only C has.
 
    The rules, which the comments of the code do not repeat:
    - A field of an object type is NULL until it is set: a subclass may have forgotten
@@ -334,9 +336,17 @@ extern Py_ssize_t small_bytes;  /* the largest upload that is copied when it is 
 /* Adds the address of a function to a module, as an int. */
 int add_address(PyObject *module, const char *name, const void *address);
 
-/* Makes a type of ``size`` bytes and adds it to the module. Returns NULL with an exception. */
-PyTypeObject *add_type(PyObject *module, const char *name, size_t size, unsigned flags,
-                       PyType_Slot *slots, PyTypeObject *base);
+/* Makes types of ``size`` bytes, and adds them to the module. Each is kept at ``place``. */
+typedef struct {
+    PyTypeObject **place;
+    const char *name;
+    size_t size;
+    unsigned flags;
+    PyType_Slot *slots;
+    PyTypeObject **base;
+} Kind;
+int add_kinds(PyObject *module, const Kind *kinds, size_t count);
+#define ADD_KINDS(module, kinds) add_kinds(module, kinds, sizeof kinds / sizeof *kinds)
 
 /* Traverses, clears and frees an object whose references are at ``offsets``. */
 int traverse_fields(PyObject *self, const size_t *offsets, size_t count, visitproc visit,
@@ -368,6 +378,14 @@ void free_object(PyObject *self);
 
 /* Raises TypeError for an object whose field was never set, and returns NULL. */
 PyObject *missing(PyObject *object, const char *field);
+#define LACKS(object, field) (missing((PyObject *)(object), field), -1)
+
+/* Raises TypeError, and returns NULL or -1. */
+void *refuse(const char *message);
+#define REFUSED(message) (refuse(message), -1)
+
+/* Drops the result of a call that only succeeds or fails. Returns 0, or -1 for NULL. */
+int drop_result(PyObject *result);
 
 /* Returns the attribute's truth, or -1. */
 int is_true(PyObject *object, PyObject *name);
@@ -375,6 +393,11 @@ int is_true(PyObject *object, PyObject *name);
 /* Returns whether two objects are equal, or -1. Holds references to them: their ``__eq__`` may drop
  * the last others. */
 int is_equal(PyObject *object, PyObject *other);
+
+/* Each returns 1 with TypeError, or 0: for a constructor that takes no keywords, and for one that
+   has set ``field`` before. */
+int has_keywords(PyObject *self, PyObject *keywords);
+int is_made(PyObject *self, void *field);
 
 /* Returns the size of a list, and 0 for anything else: a field that Python may have set to it, or
  * deleted. */
@@ -386,6 +409,12 @@ void lock_release(Lock *lock);
 int lock_is_mine(Lock *lock);
 
 /* ordering.c */
+/* Submits by ``call``, with the lock held, work that is ordered after earlier uses of its memory,
+   and before later ones. After an interrupt the work may have been submitted; ``always``: after
+   every error. The caller has references to the allocations. */
+typedef int (*Submit)(PyObject *driver, PyObject *handle, void *work);
+int submit_ordered(Context *context, Allocation **uses, int reads, int writes, Submit call,
+                   void *work, int always);
 int order_before(Context *context, Allocation **uses, int reads, int writes);
 int order_after(Context *context, Allocation **uses, int reads, int writes);
 PyObject *mark_now(Timeline *timeline);
@@ -393,11 +422,25 @@ int mark_passed(Mark *mark);
 int note_passed(Timeline *timeline, long long position);
 void note_write(Allocation *allocation, Timeline *timeline, long long position);
 PyObject *take_event(PyObject *device);
+int spare_event(PyObject *device, PyObject *event);
+void raise_if_loss(PyObject *device);
+int raise_if_lost(PyObject *device);
 Allocation *allocation_of(PyObject *object);
+/* Of an array of allocations, with a reference each: a list of some, a visit, and the end of all.
+ */
+PyObject *list_uses(Allocation **uses, int from, int to);
+int visit_uses(Allocation **uses, int count, visitproc visit, void *arg);
+void drop_uses(Allocation **uses, int count);
+/* Sets the number of elements of a shape, and their bytes. Returns 1, 0 if no memory has that size,
+ * or -1 with an error. */
+int measure(PyObject *shape, PyObject *dtype, Py_ssize_t *size, Py_ssize_t *nbytes);
 
 /* binding.c: returns 1 if the arguments are bound to the launch, 0 if they need a closer look, -1
  * with an error. */
 int bind_arguments(Plan *plan, PyObject *arguments, Launch *launch);
+/* Reads a size, or the three of a grid or a block. Returns 0, or -1 with an exception. */
+int size_of(PyObject *number, unsigned *result);
+int sizes_of(PyObject *tuple, unsigned *result);
 
 /* launching.c. ``was_interrupted``: whether an error may have come between any two steps of the
    package's own code, from a signal handler. */
@@ -426,12 +469,24 @@ int walk_on(PyObject *walk); /* as ``Walk.advance``: returns 1 with the result, 
 
 /* finalisers.c */
 void finalize_unused(PyObject *self);
+/* Calls what a finaliser does, and reports its error. Keeps the exception that is on its way. */
+void finalize_by(int (*function)(PyObject *), PyObject *self);
+#define FINALIZER(name, function) \
+    static void name(PyObject *self) { \
+        finalize_by(function, self); \
+    }
 
 /* module.c: takes the exception that is raised, with its traceback. */
 PyObject *caught_error(void);
-/* Raises an error and drops the reference to it. Returns NULL; with NULL, the exception in force
- * stays. */
+/* Raises an error and drops the reference to it. One that was raised before keeps its context,
+ * which
+ * ``raise`` would replace by the exception that the caller handles. Returns NULL; with NULL, the
+ * exception in force stays. */
 void *raise_error(PyObject *error);
+/* Has Python handle the exception that is raised: calls the method ``name`` of ``object``, or
+   ``object`` itself if ``name`` is NULL, with objects up to NULL, and with the exception. If Python
+   raises it again, it keeps its context. */
+PyObject *handle_error(PyObject *object, PyObject *name, ...);
 
 /* tensors.c: returns whether consumers have released tensors since Python last collected them. */
 int tensors_were_released(void);

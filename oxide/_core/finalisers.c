@@ -4,25 +4,29 @@
 
 #include "core.h"
 
+void finalize_by(int (*function)(PyObject *), PyObject *self) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (function(self) < 0)
+        PyErr_WriteUnraisable(self);
+    PyErr_Restore(type, error, trace);
+}
+
 /* ---- Dropping: an object that makes one call of a C function when it is dropped ---- */
 
 FIELDS_OF(Dropping, AT(Dropping, drop))
 static PyMemberDef dropping_members[] = {{"_drop", T_OBJECT, AT(Dropping, drop), 0, NULL}, {NULL}};
 
-static void dropping_finalize(PyObject *self) {
+static int call_drop(PyObject *self) {
     PyObject *drop = ((Dropping *)self)->drop;
     if (IS_NONE(drop))
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
+        return 0;
     Py_INCREF(drop);
-    PyObject *done = PyObject_CallNoArgs(drop);
+    int failed = drop_result(PyObject_CallNoArgs(drop));
     Py_DECREF(drop);
-    if (done == NULL)
-        PyErr_WriteUnraisable(self);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+    return failed;
 }
+FINALIZER(dropping_finalize, call_drop)
 
 /* ---- Calls that Python makes soon, in the main thread, between two bytecodes, as it calls a
    signal handler. So an interrupt during the call reaches the program. ---- */
@@ -30,8 +34,7 @@ static void dropping_finalize(PyObject *self) {
 static PyObject *waiting; /* a list of pairs of a function and its argument */
 static char asked, reports;
 
-static int call_waiting(void *nothing) {
-    (void)nothing;
+static int call_waiting(void *Py_UNUSED(nothing)) {
     asked = 0;
     while (PyList_Size(waiting) > 0) {
         PyObject *call = Py_NewRef(PyList_GetItem(waiting, 0));
@@ -64,12 +67,10 @@ static int call_soon(PyObject *function, PyObject *argument) {
     return failed;
 }
 
-static PyObject *core_call_soon(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "call_soon takes a function and its argument");
-        return NULL;
-    }
+static PyObject *core_call_soon(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                Py_ssize_t count) {
+    if (count != 2)
+        return refuse("call_soon takes a function and its argument");
     return call_soon(arguments[0], arguments[1]) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -81,9 +82,7 @@ static int note_dropped(PyObject *object) {
     if (given.unused == NULL || given.report_unused == NULL)
         return 0;
     if (given.is_ended != NULL && PyList_Size(given.is_ended) > 0) {
-        PyObject *done = PyObject_CallFunctionObjArgs(given.complain, object, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
+        return drop_result(PyObject_CallFunctionObjArgs(given.complain, object, NULL));
     }
     /* Not ``sys._getframe()``: on CPython 3.11 a collection may run while a call of a coroutine
        function moves its frame to the new coroutine, and it returns the old one. This function
@@ -102,26 +101,16 @@ static int note_dropped(PyObject *object) {
 }
 
 void finalize_unused(PyObject *self) {
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (note_dropped(self) < 0)
-        PyErr_WriteUnraisable(self);
-    PyErr_Restore(type, error, trace);
+    finalize_by(note_dropped, self);
 }
 
-static PyObject *note(PyObject *module, PyObject *object) {
-    (void)module;
+static PyObject *note(PyObject *Py_UNUSED(module), PyObject *object) {
     return note_dropped(object) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef methods[] = {
-    {"call_soon", FAST(core_call_soon), METH_FASTCALL,
-     "call_soon(function, argument)\n--\n\nHas Python call the function soon, in the main thread, "
-     "as it calls a signal\n"
-     "handler. A finaliser may call this."},
-    {"note_dropped", note, METH_O,
-     "note_dropped(object)\n--\n\nRecords an unused object and the line that has dropped it, to be "
-     "warned of soon."},
+    {"call_soon", FAST(core_call_soon), METH_FASTCALL, "call_soon(function, argument)\n--\n\n"},
+    {"note_dropped", note, METH_O, "note_dropped(object)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -136,7 +125,8 @@ int add_finalisers(PyObject *module) {
     };
     if ((waiting = PyList_New(0)) == NULL)
         return -1;
-    types.dropping =
-        add_type(module, "oxide._core.Dropping", sizeof(Dropping), COLLECTED, slots, NULL);
-    return types.dropping == NULL ? -1 : PyModule_AddFunctions(module, methods);
+    const Kind kinds[] = {
+        {&types.dropping, "oxide._core.Dropping", sizeof(Dropping), COLLECTED, slots},
+    };
+    return ADD_KINDS(module, kinds) < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

@@ -49,16 +49,14 @@ static int report_init(PyObject *object, PyObject *arguments, PyObject *keywords
     return set_report((GraphReport *)object, page, number, kernels, place);
 }
 
-static PyObject *report_claimed(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *report_claimed(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     GraphReport *self = (GraphReport *)object;
     return PyBool_FromLong(self->page != NULL && self->address &&
                            *(volatile uint32_t *)(uintptr_t)self->address != 0);
 }
 
 static PyMethodDef report_methods[] = {
-    {"claimed", report_claimed, METH_NOARGS,
-     "claimed()\n--\n\nReturns whether a kernel reported a fault."},
+    {"claimed", report_claimed, METH_NOARGS, "claimed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -70,9 +68,8 @@ FIELDS_OF(Captured, AT(Dropping, drop), AT(Captured, handle), AT(Captured, kerne
 
 static int traverse_captured(PyObject *object, visitproc visit, void *arg) {
     Captured *self = (Captured *)object;
-    for (int i = 0; i < self->reads + self->writes; i++)
-        Py_VISIT((PyObject *)self->uses[i]);
-    return Captured_traverse(object, visit, arg);
+    int stopped = visit_uses(self->uses, self->reads + self->writes, visit, arg);
+    return stopped ? stopped : Captured_traverse(object, visit, arg);
 }
 
 static int clear_captured(PyObject *object) {
@@ -82,8 +79,7 @@ static int clear_captured(PyObject *object) {
     self->plain = 0;
     self->reads = self->writes = 0;
     self->uses = NULL;
-    for (int i = 0; i < count; i++)
-        Py_DECREF((PyObject *)uses[i]);
+    drop_uses(uses, count);
     PyMem_Free(uses);
     return Captured_clear(object);
 }
@@ -109,23 +105,13 @@ static PyMemberDef captured_members[] = {
     {NULL},
 };
 
-static PyObject *uses_of(Captured *self, int from, int to) {
-    PyObject *uses = PyList_New(0);
-    for (int i = from; uses != NULL && i < to; i++)
-        if (PyList_Append(uses, (PyObject *)self->uses[i]) < 0)
-            Py_CLEAR(uses);
-    return uses;
+static PyObject *captured_reads(PyObject *self, void *Py_UNUSED(closure)) {
+    return list_uses(((Captured *)self)->uses, 0, ((Captured *)self)->reads);
 }
 
-static PyObject *captured_reads(PyObject *self, void *closure) {
-    (void)closure;
-    return uses_of((Captured *)self, 0, ((Captured *)self)->reads);
-}
-
-static PyObject *captured_writes(PyObject *self, void *closure) {
-    (void)closure;
-    return uses_of((Captured *)self, ((Captured *)self)->reads,
-                   ((Captured *)self)->reads + ((Captured *)self)->writes);
+static PyObject *captured_writes(PyObject *self, void *Py_UNUSED(closure)) {
+    Captured *captured = (Captured *)self;
+    return list_uses(captured->uses, captured->reads, captured->reads + captured->writes);
 }
 
 static PyGetSetDef captured_properties[] = {
@@ -143,17 +129,15 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "O!O!p", &PyList_Type, &lists[0], &PyList_Type, &lists[1],
                           &plain))
         return NULL;
-    Py_ssize_t reads = PyList_Size(lists[0]), writes = PyList_Size(lists[1]);
-    if (self->uses != NULL || reads + writes > INT32_MAX) {
-        PyErr_SetString(PyExc_TypeError, "the uses of a graph are set once");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < reads + writes; i++)
-        if (allocation_of(PyList_GetItem(lists[i >= reads], i >= reads ? i - reads : i)) == NULL)
-            return NULL;
     if (self->lock == NULL &&
         (self->lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock)) == NULL)
         return NULL;
+    Py_ssize_t reads = PyList_Size(lists[0]), writes = PyList_Size(lists[1]);
+    if (self->uses != NULL || reads + writes > INT32_MAX)
+        return refuse("the uses of a graph are set once");
+    for (Py_ssize_t i = 0; i < reads + writes; i++)
+        if (allocation_of(PyList_GetItem(lists[i >= reads], i >= reads ? i - reads : i)) == NULL)
+            return NULL;
     self->uses = PyMem_Malloc((size_t)(reads + writes + 1) * sizeof *self->uses);
     if (self->uses == NULL)
         return PyErr_NoMemory();
@@ -164,6 +148,11 @@ static PyObject *captured_set_uses(PyObject *object, PyObject *arguments) {
     self->writes = (int)writes;
     self->plain = (char)plain;
     Py_RETURN_NONE;
+}
+
+static int submit_graph(PyObject *driver, PyObject *stream, void *handle) {
+    return drop_result(
+        PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL));
 }
 
 /* Submits a launch, with the graph's lock held. */
@@ -184,32 +173,10 @@ static int launch(Captured *self, Context *context) {
         SET(context->report,
             NULL); /* later launches get a new report, which is checked after this one */
     }
-    PyObject *driver = Py_XNewRef(context->driver), *stream = Py_XNewRef(context->timeline->handle);
     PyObject *handle = Py_XNewRef(self->handle);
-    int failed = -1;
-    if (driver == NULL || stream == NULL || handle == NULL)
-        missing((PyObject *)self, "_handle");
-    else
-        failed = lock_take(runtime_lock);
-    if (!failed) {
-        PyObject *error = NULL;
-        failed = order_before(context, self->uses, self->reads, self->writes);
-        if (!failed) {
-            PyObject *done =
-                PyObject_CallMethodObjArgs(driver, names.launch_graph, handle, stream, NULL);
-            error = done == NULL ? caught_error() : NULL;
-            Py_XDECREF(done);
-            failed = order_after(context, self->uses, self->reads,
-                                 self->writes); /* even after a failure */
-        }
-        lock_release(runtime_lock);
-        if (error != NULL) {
-            raise_error(error);
-            failed = -1;
-        }
-    }
-    Py_XDECREF(driver);
-    Py_XDECREF(stream);
+    int failed = handle == NULL ? LACKS(self, "_handle")
+                                : submit_ordered(context, self->uses, self->reads, self->writes,
+                                                 submit_graph, handle, 1);
     Py_XDECREF(handle);
     if (!failed && self->fills_host) {
         failed = note_host_copy(context, Py_None);
@@ -240,10 +207,8 @@ static int is_plain(Captured *self) {
 
 static PyObject *captured_launch(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Captured *self = (Captured *)object;
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch takes a context and the sources of the inputs");
-        return NULL;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context))
+        return refuse("a launch takes a context and the sources of the inputs");
     Context *context = (Context *)arguments[0];
     if (context->kept == NULL || context->faults == NULL || context->timeline == NULL ||
         context->driver == NULL)
@@ -269,13 +234,8 @@ static PyObject *captured_launch(PyObject *object, PyObject *const *arguments, P
 }
 
 static PyMethodDef captured_methods[] = {
-    {"_set_uses", captured_set_uses, METH_VARARGS,
-     "_set_uses(reads, writes, plain)\n--\n\nSets the memory that each launch uses. ``plain`` is "
-     "False for a graph whose\n"
-     "launches do more than launch it."},
-    {"launch", FAST(captured_launch), METH_FASTCALL,
-     "launch(context, sources)\n--\n\nSubmits one launch: the copies to its inputs and the "
-     "uploads, then the graph."},
+    {"_set_uses", captured_set_uses, METH_VARARGS, "_set_uses(reads, writes, plain)\n--\n\n"},
+    {"launch", FAST(captured_launch), METH_FASTCALL, "launch(context, sources)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -293,27 +253,15 @@ static PyMemberDef launch_members[] = {
 static int launch_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     GraphLaunch *self = (GraphLaunch *)object;
     PyObject *graph, *device, *sources;
-    if (keywords != NULL ||
-        !PyArg_ParseTuple(arguments, "OOO!", &graph, &device, &PyTuple_Type, &sources)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError,
-                            "a launch takes a graph, its device and the sources of the inputs");
-        return -1;
-    }
-    if (self->graph != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a launch is made once");
-        return -1;
-    }
-    PyObject *none = PyTuple_New(0);
-    if (none == NULL)
+    if (has_keywords(object, keywords) ||
+        !PyArg_ParseTuple(arguments, "OOO!", &graph, &device, &PyTuple_Type, &sources) ||
+        is_made(object, self->graph))
         return -1;
     SET(self->graph, graph);
     SET(self->sources, sources);
     self->base.placed = 1;
     SET(self->base.placement, device);
-    int failed = begin_operation(&self->base, none);
-    Py_DECREF(none);
-    return failed;
+    return begin_operation(&self->base, NULL);
 }
 
 PyObject *execute_graph_launch(GraphLaunch *self, Context *context) {
@@ -335,15 +283,13 @@ PyObject *execute_graph_launch(GraphLaunch *self, Context *context) {
 }
 
 static PyObject *graph_launch_execute(PyObject *self, PyObject *context) {
-    if (!PyObject_TypeCheck(context, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch is executed in an ExecutionContext");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(context, types.context))
+        return refuse("a launch is executed in an ExecutionContext");
     return execute_graph_launch((GraphLaunch *)self, (Context *)context);
 }
 
 static PyMethodDef launch_methods[] = {
-    {"execute", graph_launch_execute, METH_O, "execute(context)\n--\n\nSubmits the launch."},
+    {"execute", graph_launch_execute, METH_O, "execute(context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -371,13 +317,15 @@ int add_graphs(PyObject *module) {
         SLOTS_OF(GraphLaunch),
         {0, NULL},
     };
-    types.graph_report = add_type(module, "oxide._core.GraphFaultReport", sizeof(GraphReport),
-                                  COLLECTED, report, NULL);
-    types.captured = add_type(module, "oxide._core.Captured", sizeof(Captured), COLLECTED, captured,
-                              types.dropping);
-    types.graph_launch = add_type(module, "oxide._core.GraphLaunch", sizeof(GraphLaunch), COLLECTED,
-                                  launch, types.operation);
-    if (types.graph_report == NULL || types.captured == NULL || types.graph_launch == NULL)
+    const Kind kinds[] = {
+        {&types.graph_report, "oxide._core.GraphFaultReport", sizeof(GraphReport), COLLECTED,
+         report},
+        {&types.captured, "oxide._core.Captured", sizeof(Captured), COLLECTED, captured,
+         &types.dropping},
+        {&types.graph_launch, "oxide._core.GraphLaunch", sizeof(GraphLaunch), COLLECTED, launch,
+         &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "PAGE_RECORDS", PAGE_RECORDS);
 }

@@ -34,47 +34,13 @@ int launch_kernel(unsigned long long entry, unsigned long long function, const u
     return code;
 }
 
-static int size_of(PyObject *number, unsigned *result) {
-    unsigned long size = PyLong_AsUnsignedLong(number);
-    if (size == (unsigned long)-1 && PyErr_Occurred())
-        return -1;
-    if (size > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError,
-                        "a size of the grid, the block or the shared memory is beyond 32 bits");
-        return -1;
-    }
-    *result = (unsigned)size;
-    return 0;
-}
-
-static int three_sizes(PyObject *tuple, unsigned *result) {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "grid and block are tuples of three ints");
-        return -1;
-    }
-    for (int axis = 0; axis < 3; axis++)
-        if (size_of(PyTuple_GetItem(tuple, axis), &result[axis]) < 0)
-            return -1;
-    return 0;
-}
-
 static int address(PyObject *number, unsigned long long *result) {
     *result = PyLong_AsUnsignedLongLong(number);
     return *result == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int entry(PyObject *number, unsigned long long *result) {
-    if (address(number, result) < 0)
-        return -1;
-    if (*result == 0) {
-        PyErr_SetString(PyExc_ValueError, "entry is no address of a function");
-        return -1;
-    }
-    return 0;
-}
-
-static PyObject *core_launch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_launch(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                             Py_ssize_t count) {
     unsigned long long function, kernel, stream;
     unsigned sizes[7];
     char *params;
@@ -83,12 +49,16 @@ static PyObject *core_launch(PyObject *module, PyObject *const *arguments, Py_ss
         PyErr_Format(PyExc_TypeError, "launch takes 7 arguments, got %zd", count);
         return NULL;
     }
-    if (entry(arguments[0], &function) < 0 || address(arguments[1], &kernel) < 0 ||
-        three_sizes(arguments[2], sizes) < 0 || three_sizes(arguments[3], sizes + 3) < 0 ||
+    if (address(arguments[0], &function) < 0 || address(arguments[1], &kernel) < 0 ||
+        sizes_of(arguments[2], sizes) < 0 || sizes_of(arguments[3], sizes + 3) < 0 ||
         size_of(arguments[4], sizes + 6) < 0 ||
         PyBytes_AsStringAndSize(arguments[5], &params, &nbytes) < 0 ||
         address(arguments[6], &stream) < 0)
         return NULL;
+    if (function == 0) {
+        PyErr_SetString(PyExc_ValueError, "entry is no address of a function");
+        return NULL;
+    }
     return PyLong_FromLong(launch_kernel(function, kernel, sizes, params, (size_t)nbytes, stream));
 }
 
@@ -181,18 +151,11 @@ static PyObject *launch_graph(PyObject *self, PyObject *const *handles, Py_ssize
 }
 
 static PyMethodDef calls_methods[] = {
-    {"query_stream", query_stream, METH_O,
-     "query_stream(stream)\n--\n\nReturns whether the device is past the stream's work. Raises the "
-     "error of failed work."},
-    {"query_event", query_event, METH_O,
-     "query_event(event)\n--\n\nReturns whether the device is past the event. Raises the error of "
-     "failed work."},
-    {"record_event", FAST(record_event), METH_FASTCALL,
-     "record_event(event, stream)\n--\n\nRecords the event at the end of the stream's work."},
-    {"synchronize_event", synchronize_event, METH_O,
-     "synchronize_event(event)\n--\n\nBlocks the thread until the device is past the event."},
-    {"launch_graph", FAST(launch_graph), METH_FASTCALL,
-     "launch_graph(graph, stream)\n--\n\nSubmits a launch of the graph."},
+    {"query_stream", query_stream, METH_O, "query_stream(stream)\n--\n\n"},
+    {"query_event", query_event, METH_O, "query_event(event)\n--\n\n"},
+    {"record_event", FAST(record_event), METH_FASTCALL, "record_event(event, stream)\n--\n\n"},
+    {"synchronize_event", synchronize_event, METH_O, "synchronize_event(event)\n--\n\n"},
+    {"launch_graph", FAST(launch_graph), METH_FASTCALL, "launch_graph(graph, stream)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -206,18 +169,13 @@ static PyMemberDef report_members[] = {
     {NULL},
 };
 
-static void report_finalize(PyObject *object) {
+static int give_records_back(PyObject *object) {
     Report *self = (Report *)object;
     if (self->records == NULL || self->give_back == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *done = PyObject_CallFunctionObjArgs(self->give_back, self->records, NULL);
-    if (done == NULL)
-        PyErr_WriteUnraisable(object);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return drop_result(PyObject_CallFunctionObjArgs(self->give_back, self->records, NULL));
 }
+FINALIZER(report_finalize, give_records_back)
 
 /* Returns a report with free records, which it takes from the pool in one step: no interrupt can
  * lose them. */
@@ -266,7 +224,7 @@ static volatile uint32_t *flag_of(Report *self, Py_ssize_t number) {
 static int next_word(Report *self, PyObject *special, PyObject *place, uint64_t *word) {
     Py_ssize_t number = launches_of(self);
     if (number >= RECORDS || self->address == 0)
-        return missing((PyObject *)self, "record") == NULL ? -1 : 0;
+        return LACKS(self, "record");
     if (*flag_of(self, number)) { /* an earlier launch claimed it; an unclaimed record is zero */
         PyObject *at = PyLong_FromSsize_t(number),
                  *done = at == NULL ? NULL : METHOD1(self->records, names.clear, at);
@@ -292,10 +250,8 @@ static int next_word(Report *self, PyObject *special, PyObject *place, uint64_t 
 
 static PyObject *report_next_word(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     uint64_t word;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "next_word takes a specialization and a place");
-        return NULL;
-    }
+    if (count != 2)
+        return refuse("next_word takes a specialization and a place");
     return next_word((Report *)self, arguments[0], arguments[1], &word) < 0
                ? NULL
                : PyBytes_FromStringAndSize((char *)&word, sizeof word);
@@ -308,13 +264,11 @@ static int report_is_claimed(Report *self) {
     return 0;
 }
 
-static PyObject *report_claimed(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *report_claimed(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return PyBool_FromLong(report_is_claimed((Report *)self));
 }
 
-static PyObject *report_full(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *report_full(PyObject *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(launches_of((Report *)self) >= RECORDS);
 }
 
@@ -328,12 +282,8 @@ int faults_claimed(PyObject *report) {
 }
 
 static PyMethodDef report_methods[] = {
-    {"next_word", FAST(report_next_word), METH_FASTCALL,
-     "next_word(special, place)\n--\n\nAssigns the next record to a launch of ``special``. Returns "
-     "the record's address\n"
-     "as the last bytes of the kernel's parameters."},
-    {"claimed", report_claimed, METH_NOARGS,
-     "claimed()\n--\n\nReturns whether a kernel reported a fault."},
+    {"next_word", FAST(report_next_word), METH_FASTCALL, "next_word(special, place)\n--\n\n"},
+    {"claimed", report_claimed, METH_NOARGS, "claimed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef report_properties[] = {
@@ -341,8 +291,7 @@ static PyGetSetDef report_properties[] = {
     {NULL},
 };
 
-static PyObject *core_new_report(PyObject *module, PyObject *pool) {
-    (void)module;
+static PyObject *core_new_report(PyObject *Py_UNUSED(module), PyObject *pool) {
     return new_report(pool);
 }
 
@@ -376,9 +325,8 @@ FIELDS_OF(Launch, AT(Operation, built), AT(Operation, placement), AT(Launch, ker
 
 static int traverse_launch(PyObject *object, visitproc visit, void *arg) {
     Launch *self = (Launch *)object;
-    for (int i = 0; i < self->reads + self->writes; i++)
-        Py_VISIT((PyObject *)self->uses[i]);
-    return Launch_traverse(object, visit, arg);
+    int stopped = visit_uses(self->uses, self->reads + self->writes, visit, arg);
+    return stopped ? stopped : Launch_traverse(object, visit, arg);
 }
 
 static int clear_launch(PyObject *object) {
@@ -387,8 +335,7 @@ static int clear_launch(PyObject *object) {
     int count = self->reads + self->writes;
     self->bound = 0;
     self->reads = self->writes = 0;
-    for (int i = 0; i < count; i++)
-        Py_DECREF((PyObject *)uses[i]);
+    drop_uses(uses, count);
     if (uses != self->few)
         PyMem_Free(uses);
     self->uses = self->few;
@@ -416,45 +363,31 @@ static PyMemberDef launch_members[] = {
     {NULL},
 };
 
-static PyObject *launch_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *launch_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                            PyObject *Py_UNUSED(keywords)) {
     Launch *self = (Launch *)PyType_GenericAlloc(type, 0);
     if (self != NULL)
         self->uses = self->few;
     return (PyObject *)self;
 }
 
-static PyObject *uses_of(Launch *self, int from, int to) {
-    PyObject *uses = PyList_New(0);
-    for (int i = from; uses != NULL && i < to; i++)
-        if (PyList_Append(uses, (PyObject *)self->uses[i]) < 0)
-            Py_CLEAR(uses);
-    return uses;
+static PyObject *launch_reads(PyObject *self, void *Py_UNUSED(closure)) {
+    return list_uses(((Launch *)self)->uses, 0, ((Launch *)self)->reads);
 }
 
-static PyObject *launch_reads(PyObject *self, void *closure) {
-    (void)closure;
-    return uses_of((Launch *)self, 0, ((Launch *)self)->reads);
+static PyObject *launch_writes(PyObject *self, void *Py_UNUSED(closure)) {
+    Launch *launch = (Launch *)self;
+    return list_uses(launch->uses, launch->reads, launch->reads + launch->writes);
 }
 
-static PyObject *launch_writes(PyObject *self, void *closure) {
-    (void)closure;
-    return uses_of((Launch *)self, ((Launch *)self)->reads,
-                   ((Launch *)self)->reads + ((Launch *)self)->writes);
-}
-
-static PyObject *launch_parts(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *launch_parts(PyObject *self, void *Py_UNUSED(closure)) {
     PyObject *parts = ((Launch *)self)->parts;
     return parts == NULL ? PyTuple_New(0) : Py_NewRef(parts);
 }
 
-static int launch_set_parts(PyObject *self, PyObject *parts, void *closure) {
-    (void)closure;
-    if (parts == NULL || !PyTuple_Check(parts)) {
-        PyErr_SetString(PyExc_TypeError, "the parts of a launch are a tuple");
-        return -1;
-    }
+static int launch_set_parts(PyObject *self, PyObject *parts, void *Py_UNUSED(closure)) {
+    if (parts == NULL || !PyTuple_Check(parts))
+        return REFUSED("the parts of a launch are a tuple");
     SET(((Launch *)self)->parts, parts);
     return 0;
 }
@@ -467,22 +400,27 @@ static PyGetSetDef launch_properties[] = {
 };
 
 static PyObject *launch_bind(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.plan) ||
-        !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "bind takes a plan and a tuple of arguments");
-        return NULL;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.plan) || !PyTuple_Check(arguments[1]))
+        return refuse("bind takes a plan and a tuple of arguments");
     int bound = bind_arguments((Plan *)arguments[0], arguments[1], (Launch *)self);
     return bound < 0 ? NULL : PyBool_FromLong(bound);
 }
 
-/* Calls the driver. Returns 0, or -1 with its exception. The caller has references to the objects.
- */
-static int submit_launch(PyObject *driver, PyObject *handle, PyObject *function, Config *config,
-                         Launch *self, uint64_t word) {
+/* A launch, and what it submits with references of the caller's. */
+typedef struct {
+    Launch *launch;
+    PyObject *function;
+    Config *config;
+    uint64_t word;
+} Bound;
+
+static int call_driver(PyObject *driver, PyObject *handle, Bound *bound) {
+    PyObject *function = bound->function;
+    Config *config = bound->config;
+    uint64_t word = bound->word;
     char *params, few[1024], *buffer = few;
     Py_ssize_t nbytes;
-    if (PyBytes_AsStringAndSize(self->params, &params, &nbytes) < 0)
+    if (PyBytes_AsStringAndSize(bound->launch->params, &params, &nbytes) < 0)
         return -1;
     size_t size = (size_t)nbytes + sizeof word;
     if (PyObject_TypeCheck(function, types.function) && PyObject_TypeCheck(driver, types.calls) &&
@@ -528,6 +466,15 @@ static int submit_launch(PyObject *driver, PyObject *handle, PyObject *function,
     return done == NULL ? -1 : 0;
 }
 
+static int submit_launch(PyObject *driver, PyObject *handle, void *work) {
+    Bound *bound = work;
+    PyObject *kernel = bound->launch->kernel == NULL ? Py_None : bound->launch->kernel;
+    if (call_driver(driver, handle, bound) == 0)
+        return 0;
+    Py_XDECREF(handle_error(given.launch_failed, NULL, kernel, NULL)); /* it always raises */
+    return -1;
+}
+
 int was_interrupted(PyObject *error) {
     PyObject *answer = PyObject_CallFunctionObjArgs(given.is_interrupt, error, NULL);
     int truth = answer == NULL ? 1 : PyObject_IsTrue(answer);
@@ -556,38 +503,11 @@ static PyObject *execute_bound(Launch *self, Context *context, PyObject *functio
         if (failed)
             return NULL;
     }
-    if (lock_take(runtime_lock) < 0)
-        return NULL;
-    PyObject *driver = Py_XNewRef(context->driver), *handle = Py_XNewRef(context->timeline->handle);
-    if (driver == NULL || handle == NULL)
-        missing((PyObject *)context, "driver");
-    if (driver == NULL || handle == NULL ||
-        order_before(context, self->uses, self->reads, self->writes) < 0) {
-        lock_release(runtime_lock);
-        Py_XDECREF(driver);
-        Py_XDECREF(handle);
-        return NULL;
-    }
-    int failed = submit_launch(driver, handle, function, config, self, word);
-    PyObject *error = failed ? caught_error() : NULL;
-    int recorded = 0;
-    if (!failed ||
-        was_interrupted(
-            error)) /* after an interrupt in the driver, the work may have been submitted */
-        recorded = order_after(context, self->uses, self->reads, self->writes);
-    lock_release(runtime_lock);
-    Py_XDECREF(driver);
-    Py_XDECREF(handle);
-    if (!failed)
-        return recorded < 0              ? NULL
-               : self->arguments == NULL ? missing((PyObject *)self, "_arguments")
-                                         : Py_NewRef(self->arguments);
-    PyErr_Clear();
-    PyObject *kernel = self->kernel == NULL ? Py_None : self->kernel;
-    PyObject *raised = PyObject_CallFunctionObjArgs(given.launch_failed, kernel, error, NULL);
-    Py_XDECREF(raised); /* it always raises */
-    Py_DECREF(error);
-    return NULL;
+    Bound bound = {self, function, config, word};
+    return submit_ordered(context, self->uses, self->reads, self->writes, submit_launch, &bound, 0)
+               ? NULL
+           : self->arguments == NULL ? missing((PyObject *)self, "_arguments")
+                                     : Py_NewRef(self->arguments);
 }
 
 /* Tells the run that a trace notes how much memory a launch uses. */
@@ -629,10 +549,8 @@ PyObject *launch_execute(Launch *self, Context *context) {
 }
 
 static PyObject *launch_execute_method(PyObject *self, PyObject *context) {
-    if (!PyObject_TypeCheck(context, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a launch is executed in an ExecutionContext");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(context, types.context))
+        return refuse("a launch is executed in an ExecutionContext");
     return launch_execute((Launch *)self, (Context *)context);
 }
 
@@ -646,12 +564,8 @@ static PyMethodDef launch_methods[] = {
 
 static PyMethodDef functions[] = {
     {"launch", FAST(core_launch), METH_FASTCALL,
-     "launch(entry, function, grid, block, shared_bytes, params, stream)\n--\n\n"
-     "Calls the cuLaunchKernel at address `entry` with the packed bytes `params`, without the GIL, "
-     "and returns\n"
-     "its error code. `function` is the address of a CUfunction, `stream` that of a CUstream."},
-    {"new_report", core_new_report, METH_O,
-     "new_report(pool)\n--\n\nReturns a report with free records of the pool."},
+     "launch(entry, function, grid, block, shared_bytes, params, stream)\n--\n\n"},
+    {"new_report", core_new_report, METH_O, "new_report(pool)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -675,15 +589,14 @@ int add_launching(PyObject *module) {
         {Py_tp_dealloc, free_launch},      {0, NULL},
     };
     unsigned plain = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-    types.handle = add_type(module, "oxide._core.Handle", sizeof(Handle), plain, handle, NULL);
-    types.function =
-        add_type(module, "oxide._core.Function", sizeof(Function), plain, function, NULL);
-    types.calls = add_type(module, "oxide._core.Calls", sizeof(Calls), plain, calls, NULL);
-    types.report =
-        add_type(module, "oxide._core.FaultReport", sizeof(Report), COLLECTED, report, NULL);
-    types.launch =
-        add_type(module, "oxide._core.Launch", sizeof(Launch), COLLECTED, launch, types.operation);
-    if (!types.handle || !types.function || !types.calls || !types.report || !types.launch)
+    const Kind kinds[] = {
+        {&types.handle, "oxide._core.Handle", sizeof(Handle), plain, handle},
+        {&types.function, "oxide._core.Function", sizeof(Function), plain, function},
+        {&types.calls, "oxide._core.Calls", sizeof(Calls), plain, calls},
+        {&types.report, "oxide._core.FaultReport", sizeof(Report), COLLECTED, report},
+        {&types.launch, "oxide._core.Launch", sizeof(Launch), COLLECTED, launch, &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     if (PyModule_AddIntConstant(module, "REPORT_RECORDS", RECORDS) < 0)
         return -1;

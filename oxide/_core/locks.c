@@ -34,8 +34,8 @@ void lock_release(Lock *lock) {
         PyThread_release_lock(lock->lock);
 }
 
-static PyObject *lock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *lock_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                          PyObject *Py_UNUSED(keywords)) {
     Lock *self = (Lock *)PyType_GenericAlloc(type, 0);
     if (self != NULL && (self->lock = PyThread_allocate_lock()) == NULL) {
         Py_DECREF(self);
@@ -54,13 +54,11 @@ static void lock_dealloc(PyObject *object) {
     free_object(object);
 }
 
-static PyObject *lock_enter(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lock_enter(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return lock_take((Lock *)self) < 0 ? NULL : Py_NewRef(Py_True);
 }
 
-static PyObject *lock_leave(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lock_leave(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     if (!lock_is_mine((Lock *)self)) {
         PyErr_SetString(PyExc_RuntimeError, "cannot release un-acquired lock");
         return NULL;
@@ -69,18 +67,16 @@ static PyObject *lock_leave(PyObject *self, PyObject *nothing) {
     Py_RETURN_NONE;
 }
 
-static PyObject *lock_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    (void)arguments, (void)count;
+static PyObject *lock_exit(PyObject *self, PyObject *const *Py_UNUSED(arguments),
+                           Py_ssize_t Py_UNUSED(count)) {
     return lock_leave(self, NULL);
 }
 
-static PyObject *lock_owned(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lock_owned(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return PyBool_FromLong(lock_is_mine((Lock *)self));
 }
 
-static PyObject *lock_renew(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lock_renew(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     Lock *self = (Lock *)object;
     PyThread_type_lock lock =
         PyThread_allocate_lock(); /* the old one's state is that of a thread that is gone */
@@ -92,15 +88,12 @@ static PyObject *lock_renew(PyObject *object, PyObject *nothing) {
 }
 
 static PyMethodDef methods[] = {
-    {"acquire", lock_enter, METH_NOARGS,
-     "acquire()\n--\n\nTakes the lock. A thread that holds it may take it again."},
-    {"release", lock_leave, METH_NOARGS, "release()\n--\n\nReleases the lock once."},
+    {"acquire", lock_enter, METH_NOARGS, "acquire()\n--\n\n"},
+    {"release", lock_leave, METH_NOARGS, "release()\n--\n\n"},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", FAST(lock_exit), METH_FASTCALL, NULL},
-    {"_is_owned", lock_owned, METH_NOARGS,
-     "_is_owned()\n--\n\nReturns whether the calling thread holds the lock."},
-    {"_at_fork_reinit", lock_renew, METH_NOARGS,
-     "_at_fork_reinit()\n--\n\nReleases the lock, in a forked child."},
+    {"_is_owned", lock_owned, METH_NOARGS, "_is_owned()\n--\n\n"},
+    {"_at_fork_reinit", lock_renew, METH_NOARGS, "_at_fork_reinit()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -112,9 +105,10 @@ int add_locks(PyObject *module) {
         {Py_tp_doc, "A reentrant lock."},
         {0, NULL},
     };
-    types.lock =
-        add_type(module, "oxide._core.Lock", sizeof(Lock), Py_TPFLAGS_DEFAULT, slots, NULL);
-    if (types.lock == NULL)
+    const Kind kinds[] = {
+        {&types.lock, "oxide._core.Lock", sizeof(Lock), Py_TPFLAGS_DEFAULT, slots},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     runtime_lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock);
     return runtime_lock == NULL

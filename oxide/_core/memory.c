@@ -63,40 +63,26 @@ static Allocation *allocate(Context *context, Py_ssize_t nbytes, PyObject *shape
     if (set_live(self->device, self) == 0)
         return self;
 failed:
-    {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        Py_DECREF((PyObject *)self);
-        PyErr_Restore(type, error, trace);
-    }
+    Py_DECREF((PyObject *)self);
     return NULL;
 }
 
-static PyObject *core_new_box(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_new_box(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                              Py_ssize_t count) {
     if (count != 3 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "new_box takes a context, a shape and a dtype");
-        return NULL;
-    }
+        !PyTuple_Check(arguments[1]))
+        return refuse("new_box takes a context, a shape and a dtype");
     Context *context = (Context *)arguments[0];
     Timeline *timeline = context->timeline;
     PyObject *shape = arguments[1], *dtype = arguments[2];
     if (!IS_NONE(context->recording) || !IS_NONE(context->lender) || timeline == NULL ||
         timeline->device == NULL || timeline->driver == NULL || timeline->handle == NULL)
         return PyObject_CallFunctionObjArgs(given.new_box, arguments[0], shape, dtype, NULL);
-    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
-    Py_ssize_t size = 1, nbytes, itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
-    Py_XDECREF(item);
-    int unusual = itemsize < 0; /* negative, or more than there is: Python says so */
-    for (Py_ssize_t axis = 0; !PyErr_Occurred() && axis < PyTuple_Size(shape); axis++) {
-        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
-        unusual |= length < 0 || __builtin_mul_overflow(size, length, &size);
-    }
-    unusual |= __builtin_mul_overflow(size, itemsize, &nbytes);
-    if (PyErr_Occurred())
+    Py_ssize_t size, nbytes;
+    int fits = measure(shape, dtype, &size, &nbytes);
+    if (fits < 0)
         return NULL;
-    if (unusual)
+    if (!fits) /* Python says so */
         return PyObject_CallFunctionObjArgs(given.new_box, arguments[0], shape, dtype, NULL);
     Box *box = (Box *)PyType_GenericAlloc((PyTypeObject *)given.DeviceBox, 0);
     if (box == NULL)
@@ -136,8 +122,8 @@ static PyMemberDef pool_members[] = {
     {NULL},
 };
 
-static PyObject *pool_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *pool_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                          PyObject *Py_UNUSED(keywords)) {
     Pool *self = (Pool *)PyType_GenericAlloc(type, 0);
     if (self != NULL &&
         ((self->free = PyDict_New()) == NULL ||
@@ -174,12 +160,9 @@ static int buffer_init(PyObject *object, PyObject *arguments, PyObject *keywords
     PyObject *pool, *block;
     Py_ssize_t nbytes;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!n", known, types.pool, &pool,
-                                     types.block, &block, &nbytes))
+                                     types.block, &block, &nbytes) ||
+        is_made(object, ((Buffer *)object)->block))
         return -1;
-    if (((Buffer *)object)->block != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a buffer is made once");
-        return -1;
-    }
     if (!holds((Block *)block, nbytes)) {
         PyErr_SetString(PyExc_ValueError, "a buffer is not larger than its block");
         return -1;
@@ -189,27 +172,23 @@ static int buffer_init(PyObject *object, PyObject *arguments, PyObject *keywords
 }
 
 /* A dropped buffer's block returns to the pool by one append to a queue. */
-static void buffer_finalize(PyObject *object) {
+static int give_block_back(PyObject *object) {
     Buffer *self = (Buffer *)object;
     if (self->pool == NULL || self->block == NULL || self->pool->returned == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
+        return 0;
     PyObject *entry = Py_BuildValue("(OL)", (PyObject *)self->block, self->number);
     PyObject *done = entry == NULL ? NULL : METHOD1(self->pool->returned, names.append, entry);
-    if (done == NULL)
-        PyErr_WriteUnraisable(object);
     Py_XDECREF(entry);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+    return drop_result(done);
 }
+FINALIZER(buffer_finalize, give_block_back)
 
 /* Puts the block of an entry, a pair of it and its user, into the list of its size. */
 static int collect_block(Pool *self, PyObject *entry) {
     PyObject *found =
         PyTuple_Check(entry) && PyTuple_Size(entry) == 2 ? PyTuple_GetItem(entry, 0) : NULL;
     if (found == NULL || !PyObject_TypeCheck(found, types.block))
-        return missing(self->returned, "block") == NULL ? -1 : 0;
+        return LACKS(self->returned, "block");
     Block *block = (Block *)found;
     long long user = PyLong_AsLongLong(PyTuple_GetItem(entry, 1));
     if (user == -1 && PyErr_Occurred())
@@ -275,30 +254,27 @@ static Buffer *take_buffer(Pool *self, Py_ssize_t nbytes) {
     Py_XDECREF(size);
     if (blocks == NULL || !PyList_Check(blocks))
         return NULL;
+    Buffer *buffer = NULL;
+    int failed = 0;
     Py_INCREF(blocks);
-    for (Py_ssize_t count; (count = PyList_Size(blocks)) > 0;) {
+    for (Py_ssize_t count; !failed && buffer == NULL && (count = PyList_Size(blocks)) > 0;) {
         Block *block = (Block *)Py_NewRef(PyList_GetItem(blocks, count - 1));
-        Buffer *buffer = NULL;
-        int skipped = !PyObject_TypeCheck((PyObject *)block, types.block) || block->user != 0 ||
-                      !holds(block, nbytes);
-        if (!skipped)
+        if (PyObject_TypeCheck((PyObject *)block, types.block) && block->user == 0 &&
+            holds(block, nbytes)) {
             buffer = (Buffer *)PyType_GenericAlloc((PyTypeObject *)given.PinnedBuffer, 0);
-        /* the allocation above may have run a collection, and so anything */
-        if (buffer != NULL && (self->lock->count != 0 || block->user != 0))
-            Py_CLEAR(buffer);
-        else if (buffer != NULL)
-            set_buffer(buffer, self, block, nbytes);
-        if ((skipped || buffer != NULL) && PyList_Size(blocks) == count &&
-            PyList_SetSlice(blocks, count - 1, count, NULL) < 0)
-            Py_CLEAR(buffer);
-        Py_DECREF((PyObject *)block);
-        if (!skipped) {
-            Py_DECREF(blocks);
-            return buffer;
+            /* the allocation may have run a collection, and so anything */
+            failed = buffer == NULL || self->lock->count != 0 || block->user != 0;
+            if (!failed)
+                set_buffer(buffer, self, block, nbytes);
         }
+        if (!failed && PyList_Size(blocks) == count)
+            failed = PyList_SetSlice(blocks, count - 1, count, NULL) < 0;
+        Py_DECREF((PyObject *)block);
     }
     Py_DECREF(blocks);
-    return NULL;
+    if (failed)
+        Py_CLEAR(buffer);
+    return buffer;
 }
 
 static PyObject *pool_take(PyObject *self, PyObject *nbytes) {
@@ -312,10 +288,7 @@ static PyObject *pool_take(PyObject *self, PyObject *nbytes) {
 }
 
 static PyMethodDef pool_methods[] = {
-    {"take", pool_take, METH_O,
-     "take(nbytes)\n--\n\nReturns a free buffer of at least ``nbytes`` of the smallest class. "
-     "Returns None if there is none,\n"
-     "or if another thread uses the pool."},
+    {"take", pool_take, METH_O, "take(nbytes)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -332,7 +305,7 @@ static int fill(Buffer *self, PyObject *array) {
     }
     int fits = view.len <= self->nbytes;
     if (fits)
-        memcpy((void *)(uintptr_t)self->address, view.buf, (size_t)view.len);
+        memmove((void *)(uintptr_t)self->address, view.buf, (size_t)view.len);
     PyBuffer_Release(&view);
     return fits;
 }
@@ -345,8 +318,7 @@ static PyObject *buffer_fill(PyObject *object, PyObject *array) {
 }
 
 static PyMethodDef buffer_methods[] = {
-    {"fill", buffer_fill, METH_O,
-     "fill(array)\n--\n\nCopies an array of at most ``nbytes`` into the buffer, in C order."},
+    {"fill", buffer_fill, METH_O, "fill(array)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -362,8 +334,8 @@ static PyMemberDef host_copies_members[] = {
     {NULL},
 };
 
-static PyObject *host_copies_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *host_copies_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                                 PyObject *Py_UNUSED(keywords)) {
     HostCopies *self = (HostCopies *)PyType_GenericAlloc(type, 0);
     if (self != NULL &&
         ((self->last = PyDict_New()) == NULL || (self->arrays = PyList_New(0)) == NULL))
@@ -377,7 +349,7 @@ static int add_copy(HostCopies *self, PyObject *timeline, long long position) {
     if (entry == NULL && PyErr_Occurred())
         return -1;
     if (entry != NULL && (!PyTuple_Check(entry) || PyTuple_Size(entry) != 2))
-        return missing((PyObject *)self, "_last") == NULL ? -1 : 0;
+        return LACKS(self, "_last");
     long long before = entry == NULL ? 0 : PyLong_AsLongLong(PyTuple_GetItem(entry, 1));
     if (before == -1 && PyErr_Occurred())
         return -1;
@@ -399,9 +371,7 @@ static PyObject *host_copies_add(PyObject *self, PyObject *const *arguments, Py_
 }
 
 static PyMethodDef host_copies_methods[] = {
-    {"add", FAST(host_copies_add), METH_FASTCALL,
-     "add(timeline, position)\n--\n\nCounts a copy that was submitted to a stream, at or before "
-     "``position``."},
+    {"add", FAST(host_copies_add), METH_FASTCALL, "add(timeline, position)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -415,70 +385,61 @@ int note_host_copy(Context *context, PyObject *array) {
     }
     HostCopies *copies = (HostCopies *)context->copies;
     if (!PyObject_TypeCheck((PyObject *)copies, types.host_copies) || context->timeline == NULL)
-        return missing((PyObject *)context, "copies") == NULL ? -1 : 0;
+        return LACKS(context, "copies");
+    int failed = 0;
+    Py_INCREF((PyObject *)copies);
     if (!IS_NONE(context->recording))
         copies->recorded = ++copies->count;
-    else if (add_copy(copies, (PyObject *)context->timeline, ++context->timeline->position) < 0)
+    else
+        failed = add_copy(copies, (PyObject *)context->timeline, ++context->timeline->position);
+    Py_DECREF((PyObject *)copies);
+    if (failed)
         return -1;
     Py_ssize_t named =
         array == Py_None || context->waitless == NULL ? 0 : PyObject_Size(context->waitless);
     if (named <= 0)
         return (int)named;
-    PyObject *done =
-        PyObject_CallFunctionObjArgs(given.note_array, (PyObject *)context, array, NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(
+        PyObject_CallFunctionObjArgs(given.note_array, (PyObject *)context, array, NULL));
+}
+
+typedef struct {
+    PyObject *address, *host, *size;
+    int up;
+} Copy;
+
+static int submit_copy(PyObject *driver, PyObject *handle, void *work) {
+    Copy *copy = work;
+    return drop_result(copy->up
+                           ? PyObject_CallMethodObjArgs(driver, names.copy_to_device, copy->address,
+                                                        copy->host, copy->size, handle, NULL)
+                           : PyObject_CallMethodObjArgs(driver, names.copy_to_host, copy->host,
+                                                        copy->address, copy->size, handle, NULL));
 }
 
 /* Submits one ordered copy between a box and page-locked memory. */
 static int copy_host(Context *context, Box *box, PyObject *host, int up) {
     if (!IS_NONE(context->recording) || box->allocation == NULL || context->timeline == NULL ||
-        context->driver == NULL) {
-        PyObject *done =
-            PyObject_CallFunctionObjArgs(given.copy_host, (PyObject *)context, (PyObject *)box,
-                                         host, up ? Py_True : Py_False, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
-    }
-    PyObject *address = PyLong_FromUnsignedLongLong(box->address),
-             *size = PyLong_FromSsize_t(box->nbytes);
-    if (address == NULL || size == NULL || lock_take(runtime_lock) < 0) {
-        Py_XDECREF(address);
-        Py_XDECREF(size);
-        return -1;
-    }
+        context->driver == NULL)
+        return drop_result(PyObject_CallFunctionObjArgs(given.copy_host, (PyObject *)context,
+                                                        (PyObject *)box, host,
+                                                        up ? Py_True : Py_False, NULL));
+    Copy copy = {PyLong_FromUnsignedLongLong(box->address), host, PyLong_FromSsize_t(box->nbytes),
+                 up};
     Allocation *uses[] = {box->allocation};
-    PyObject *error = NULL;
-    int failed = order_before(context, uses, !up, up);
-    if (!failed) {
-        PyObject *done =
-            up ? PyObject_CallMethodObjArgs(context->driver, names.copy_to_device, address, host,
-                                            size, context->timeline->handle, NULL)
-               : PyObject_CallMethodObjArgs(context->driver, names.copy_to_host, host, address,
-                                            size, context->timeline->handle, NULL);
-        error = done == NULL ? caught_error() : NULL;
-        Py_XDECREF(done);
-        if (error == NULL ||
-            was_interrupted(error)) /* after an interrupt, the copy may have been submitted */
-            failed = order_after(context, uses, !up, up);
-    }
-    lock_release(runtime_lock);
-    Py_DECREF(address);
-    Py_DECREF(size);
-    if (error == NULL)
-        return failed;
-    raise_error(error);
-    return -1;
+    int failed = copy.address == NULL || copy.size == NULL
+                     ? -1
+                     : submit_ordered(context, uses, !up, up, submit_copy, &copy, 0);
+    Py_XDECREF(copy.address);
+    Py_XDECREF(copy.size);
+    return failed;
 }
 
-static PyObject *core_copy_host(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_copy_host(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                Py_ssize_t count) {
     if (count != 4 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "copy_host takes a context, a box, an address and a direction");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("copy_host takes a context, a box, an address and a direction");
     int up = PyObject_IsTrue(arguments[3]);
     if (up < 0 || copy_host((Context *)arguments[0], (Box *)arguments[1], arguments[2], up) < 0)
         return NULL;
@@ -522,13 +483,11 @@ static int copy_buffer(Context *context, Box *box, Buffer *buffer, int up) {
     return failed ? -1 : 0;
 }
 
-static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
+static PyObject *core_upload_small(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                   Py_ssize_t count) {
     if (count != 3 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError, "upload_small takes a context, a box and an array");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("upload_small takes a context, a box and an array");
     Context *context = (Context *)arguments[0];
     Box *box = (Box *)arguments[1];
     if (!IS_NONE(context->recording) || !IS_NONE(box->strides) || box->nbytes > small_bytes ||
@@ -547,14 +506,11 @@ static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments,
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *core_download_pinned(PyObject *module, PyObject *const *arguments,
+static PyObject *core_download_pinned(PyObject *Py_UNUSED(module), PyObject *const *arguments,
                                       Py_ssize_t count) {
-    (void)module;
     if (count != 2 || !PyObject_TypeCheck(arguments[0], types.context) ||
-        !PyObject_TypeCheck(arguments[1], types.box)) {
-        PyErr_SetString(PyExc_TypeError, "download_pinned takes a context and a box");
-        return NULL;
-    }
+        !PyObject_TypeCheck(arguments[1], types.box))
+        return refuse("download_pinned takes a context and a box");
     Context *context = (Context *)arguments[0];
     Box *box = (Box *)arguments[1];
     if (!IS_NONE(context->recording) || !IS_NONE(box->strides) || box->nbytes <= 0 ||
@@ -585,25 +541,12 @@ static PyObject *core_download_pinned(PyObject *module, PyObject *const *argumen
 }
 
 static PyMethodDef functions[] = {
-    {"new_box", FAST(core_new_box), METH_FASTCALL,
-     "new_box(context, shape, dtype)\n--\n\nReturns an uninitialised box on the context's device. "
-     "Raises\n"
-     "``OutOfMemoryError``, and ``GraphError`` in the capture of a graph that may own no memory."},
-    {"copy_host", FAST(core_copy_host), METH_FASTCALL,
-     "copy_host(context, box, host, up)\n--\n\nSubmits one ordered copy between a box and "
-     "page-locked memory at the address\n"
-     "``host``."},
+    {"new_box", FAST(core_new_box), METH_FASTCALL, "new_box(context, shape, dtype)\n--\n\n"},
+    {"copy_host", FAST(core_copy_host), METH_FASTCALL, "copy_host(context, box, host, up)\n--\n\n"},
     {"upload_small", FAST(core_upload_small), METH_FASTCALL,
-     "upload_small(context, box, array)\n--\n\nCopies a small array into a new box of its shape "
-     "and dtype, through a free\n"
-     "page-locked buffer. Returns False, and does nothing, if it is not small, or if there is no "
-     "such buffer."},
+     "upload_small(context, box, array)\n--\n\n"},
     {"download_pinned", FAST(core_download_pinned), METH_FASTCALL,
-     "download_pinned(context, box)\n--\n\nReturns an array of a C-contiguous box's shape and "
-     "dtype in free page-locked\n"
-     "memory, filled once the run has completed. Returns None, and does nothing, if there is no "
-     "such memory, or if the\n"
-     "array is to be poisoned."},
+     "download_pinned(context, box)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -631,15 +574,13 @@ int add_memory(PyObject *module) {
         SLOTS_OF(HostCopies),
         {0, NULL},
     };
-    types.block =
-        add_type(module, "oxide._core.PinnedBlock", sizeof(Block), COLLECTED, block, NULL);
-    types.pool = add_type(module, "oxide._core.PinnedPool", sizeof(Pool), COLLECTED, pool, NULL);
-    types.buffer =
-        add_type(module, "oxide._core.PinnedBuffer", sizeof(Buffer), COLLECTED, buffer, NULL);
-    types.host_copies =
-        add_type(module, "oxide._core.HostCopies", sizeof(HostCopies), COLLECTED, copies, NULL);
-    if (types.block == NULL || types.pool == NULL || types.buffer == NULL ||
-        types.host_copies == NULL)
+    const Kind kinds[] = {
+        {&types.block, "oxide._core.PinnedBlock", sizeof(Block), COLLECTED, block},
+        {&types.pool, "oxide._core.PinnedPool", sizeof(Pool), COLLECTED, pool},
+        {&types.buffer, "oxide._core.PinnedBuffer", sizeof(Buffer), COLLECTED, buffer},
+        {&types.host_copies, "oxide._core.HostCopies", sizeof(HostCopies), COLLECTED, copies},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

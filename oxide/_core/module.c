@@ -2,6 +2,7 @@
  * Python. */
 
 #include "core.h"
+#include <stdarg.h>
 
 Types types;
 Given given;
@@ -17,13 +18,15 @@ int add_address(PyObject *module, const char *name, const void *address) {
     return failed;
 }
 
-PyTypeObject *add_type(PyObject *module, const char *name, size_t size, unsigned flags,
-                       PyType_Slot *slots, PyTypeObject *base) {
-    PyType_Spec spec = {name, (int)size, 0, flags, slots};
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, (PyObject *)base);
-    if (type != NULL && PyModule_AddObjectRef(module, strrchr(name, '.') + 1, type) < 0)
-        Py_CLEAR(type);
-    return (PyTypeObject *)type;
+int add_kinds(PyObject *module, const Kind *kinds, size_t count) {
+    for (const Kind *kind = kinds; kind < kinds + count; kind++) {
+        PyType_Spec spec = {kind->name, (int)kind->size, 0, kind->flags, kind->slots};
+        PyObject *base = kind->base == NULL ? NULL : (PyObject *)*kind->base;
+        *kind->place = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, base);
+        if (*kind->place == NULL || PyModule_AddType(module, *kind->place) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 int traverse_fields(PyObject *self, const size_t *offsets, size_t count, visitproc visit,
@@ -55,6 +58,16 @@ PyObject *missing(PyObject *object, const char *field) {
     return NULL;
 }
 
+void *refuse(const char *message) {
+    PyErr_SetString(PyExc_TypeError, message);
+    return NULL;
+}
+
+int drop_result(PyObject *result) {
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 int is_true(PyObject *object, PyObject *name) {
     PyObject *value = PyObject_GetAttr(object, name);
     if (value == NULL)
@@ -71,6 +84,20 @@ int is_equal(PyObject *object, PyObject *other) {
     Py_DECREF(object);
     Py_DECREF(other);
     return equal;
+}
+
+int has_keywords(PyObject *self, PyObject *keywords) {
+    if (keywords == NULL || PyDict_Size(keywords) == 0)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%R takes no keywords", Py_TYPE(self));
+    return 1;
+}
+
+int is_made(PyObject *self, void *field) {
+    if (field == NULL)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%R is made once", Py_TYPE(self));
+    return 1;
 }
 
 Py_ssize_t list_size(PyObject *list) {
@@ -91,7 +118,12 @@ PyObject *caught_error(void) {
 }
 
 void *raise_error(PyObject *error) {
-    if (error != NULL) {
+    PyObject *trace = NULL;
+    if (error != NULL && PyExceptionInstance_Check(error))
+        trace = PyException_GetTraceback(error);
+    if (trace != NULL) {
+        PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, trace);
+    } else if (error != NULL) {
         PyErr_Clear();
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
@@ -99,13 +131,43 @@ void *raise_error(PyObject *error) {
     return NULL;
 }
 
+PyObject *handle_error(PyObject *object, PyObject *name, ...) {
+    PyObject *error = caught_error(), *context = PyException_GetContext(error), *result = NULL;
+    PyObject *arguments = PyList_New(0), *each;
+    int failed = arguments == NULL;
+    va_list objects;
+    va_start(objects, name);
+    while (!failed && (each = va_arg(objects, PyObject *)) != NULL)
+        failed = PyList_Append(arguments, each) < 0;
+    va_end(objects);
+    failed = failed || PyList_Append(arguments, error) < 0;
+    PyObject *tuple = failed ? NULL : PyList_AsTuple(arguments);
+    PyObject *function = tuple == NULL  ? NULL
+                         : name == NULL ? Py_NewRef(object)
+                                        : PyObject_GetAttr(object, name);
+    if (function != NULL)
+        result = PyObject_CallObject(function, tuple);
+    Py_XDECREF(function);
+    Py_XDECREF(tuple);
+    Py_XDECREF(arguments);
+    if (result == NULL && PyErr_Occurred()) {
+        PyObject *raised = caught_error();
+        if (raised == error)
+            PyException_SetContext(error, Py_XNewRef(context));
+        raise_error(raised);
+    }
+    Py_XDECREF(context);
+    Py_DECREF(error);
+    return result;
+}
+
 /* ---- Points: the tracer in force ---- */
 
 FIELDS_OF(Points, AT(Points, tracer))
 static PyMemberDef points_members[] = {{"tracer", T_OBJECT, AT(Points, tracer), 0, NULL}, {NULL}};
 
-static PyObject *points_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *points_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                            PyObject *Py_UNUSED(keywords)) {
     PyObject *made = points == NULL ? PyType_GenericAlloc(type, 0) : (PyObject *)points;
     Py_XINCREF(made);
     points = (Points *)made; /* there is one, which the module keeps */
@@ -162,14 +224,11 @@ static int fits(PyObject **place, PyObject *value) {
     return 1;
 }
 
-static PyObject *setup(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    (void)module;
+static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *keywords) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    if (PyTuple_Size(arguments) != 0) {
-        PyErr_SetString(PyExc_TypeError, "setup takes keywords");
-        return NULL;
-    }
+    if (PyTuple_Size(arguments) != 0)
+        return refuse("setup takes keywords");
     while (keywords != NULL && PyDict_Next(keywords, &at, &key, &value)) {
         size_t found = 0;
         Py_ssize_t *size =
@@ -205,8 +264,7 @@ static PyMethodDef methods[] = {
 };
 
 /* The callbacks, the list of released tensors and the types are the process's. */
-static int only_once(PyObject *module) {
-    (void)module;
+static int only_once(PyObject *Py_UNUSED(module)) {
     int64_t number = PyInterpreterState_GetID(PyInterpreterState_Get());
     if (number != 0 || types.points != NULL) {
         if (!PyErr_Occurred())
@@ -224,9 +282,11 @@ static int add_all(PyObject *module) {
             return -1;
     PyType_Slot slots[] = {
         {Py_tp_new, points_new}, {Py_tp_members, points_members}, SLOTS_OF(Points), {0, NULL}};
-    types.points = add_type(module, "oxide._core.Points", sizeof(Points),
-                            COLLECTED & ~Py_TPFLAGS_BASETYPE, slots, NULL);
-    if (types.points == NULL || PyModule_AddFunctions(module, methods) < 0)
+    const Kind kinds[] = {
+        {&types.points, "oxide._core.Points", sizeof(Points), COLLECTED & ~Py_TPFLAGS_BASETYPE,
+         slots},
+    };
+    if (ADD_KINDS(module, kinds) < 0 || PyModule_AddFunctions(module, methods) < 0)
         return -1;
     PyObject *made = PyObject_CallNoArgs((PyObject *)types.points);
     int failed = made == NULL ? -1 : PyModule_AddObjectRef(module, "points", made);

@@ -26,26 +26,22 @@ static PyMemberDef timeline_members[] = {
     {NULL},
 };
 
-static PyObject *timeline_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *timeline_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                              PyObject *Py_UNUSED(keywords)) {
     Timeline *self = (Timeline *)PyType_GenericAlloc(type, 0);
     if (self != NULL && (self->marks = PyList_New(0)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static PyObject *timeline_end(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *timeline_end(PyObject *self, void *Py_UNUSED(closure)) {
     PyObject *end = ((Timeline *)self)->end;
     return Py_NewRef(end == NULL ? Py_None : end);
 }
 
-static int timeline_set_end(PyObject *self, PyObject *end, void *closure) {
-    (void)closure;
-    if (!IS_NONE(end) && !PyObject_TypeCheck(end, types.mark)) {
-        PyErr_SetString(PyExc_TypeError, "end is a mark or None");
-        return -1;
-    }
+static int timeline_set_end(PyObject *self, PyObject *end, void *Py_UNUSED(closure)) {
+    if (!IS_NONE(end) && !PyObject_TypeCheck(end, types.mark))
+        return REFUSED("end is a mark or None");
     SET(((Timeline *)self)->end, end == Py_None ? NULL : end);
     return 0;
 }
@@ -53,8 +49,7 @@ static int timeline_set_end(PyObject *self, PyObject *end, void *closure) {
 static PyGetSetDef timeline_properties[] = {{"end", timeline_end, timeline_set_end, NULL, NULL},
                                             {NULL}};
 
-static PyObject *timeline_advance(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_advance(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return PyLong_FromLongLong(++((Timeline *)self)->position);
 }
 
@@ -70,38 +65,50 @@ PyObject *take_event(PyObject *device) {
     return event;
 }
 
+/* Lets an event be recorded again. Keeps the exception that is on its way. */
+int spare_event(PyObject *device, PyObject *event) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *spare = PyObject_GetAttr(device, names.spare_events);
+    PyObject *done = spare == NULL ? NULL : METHOD1(spare, names.append, event);
+    Py_XDECREF(spare);
+    Py_XDECREF(done);
+    if (type != NULL)
+        PyErr_Restore(type, error, trace);
+    return done == NULL ? -1 : 0;
+}
+
+/* After a call of the driver has failed: if the device is lost, has it raise its loss. */
+void raise_if_loss(PyObject *device) {
+    if (given.DeviceLostError != NULL && PyErr_ExceptionMatches(given.DeviceLostError))
+        Py_XDECREF(handle_error(device, names.raise_lost, NULL)); /* it always raises */
+}
+
+int raise_if_lost(PyObject *device) {
+    PyObject *lost = PyObject_GetAttr(device, names.lost);
+    if (lost == NULL)
+        return -1;
+    Py_DECREF(lost);
+    return lost == Py_None ? 0 : drop_result(METHOD0(device, names.raise_if_lost));
+}
+
 /* Records an event for a mark. */
 static int record(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
-        return missing((PyObject *)self, "device") == NULL ? -1 : 0;
-    PyObject *event = take_event(self->device);
-    if (event == NULL)
-        return -1;
-    PyObject *done =
-        PyObject_CallMethodObjArgs(self->driver, names.record_event, event, self->handle, NULL);
-    if (done != NULL) {
-        Py_DECREF(done);
+        return LACKS(self, "device");
+    PyObject *device = Py_NewRef(self->device), *event = take_event(device);
+    int failed = event == NULL ? -1
+                               : drop_result(PyObject_CallMethodObjArgs(
+                                     self->driver, names.record_event, event, self->handle, NULL));
+    if (!failed) {
         SET(mark->event, event);
-        Py_DECREF(event);
-        return 0;
+    } else if (event != NULL) {
+        spare_event(device, event);
+        raise_if_loss(device);
     }
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    PyObject *spare = PyObject_GetAttr(self->device, names.spare_events);
-    Py_XDECREF(spare == NULL ? NULL : METHOD1(spare, names.append, event));
-    Py_XDECREF(spare);
-    Py_DECREF(event);
-    if (given.DeviceLostError != NULL && PyErr_GivenExceptionMatches(type, given.DeviceLostError))
-        Py_XDECREF(METHOD1(self->device, names.raise_lost, error)); /* raises it, or a new error */
-    if (PyErr_Occurred()) {
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-    } else {
-        PyErr_Restore(type, error, trace);
-    }
-    return -1;
+    Py_XDECREF(event);
+    Py_DECREF(device);
+    return failed;
 }
 
 static int close_timeline(Timeline *self) {
@@ -123,8 +130,7 @@ static int close_timeline(Timeline *self) {
     return failed;
 }
 
-static PyObject *timeline_close(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_close(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return close_timeline((Timeline *)self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -176,8 +182,7 @@ PyObject *mark_now(Timeline *self) {
     return (PyObject *)mark;
 }
 
-static PyObject *timeline_mark(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *timeline_mark(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return mark_now((Timeline *)self);
 }
 
@@ -214,37 +219,20 @@ static PyObject *timeline_note_passed(PyObject *self, PyObject *number) {
  * stream's work. */
 static int ask(Timeline *self, Mark *mark) {
     if (self->device == NULL || self->driver == NULL || self->handle == NULL)
-        return missing((PyObject *)self, "device") == NULL ? -1 : 0;
-    PyObject *lost = PyObject_GetAttr(self->device, names.lost);
-    if (lost == NULL)
-        return -1;
-    Py_DECREF(lost);
-    if (lost != Py_None) {
-        PyObject *done = METHOD0(self->device, names.raise_if_lost);
-        if (done == NULL)
-            return -1;
-        Py_DECREF(done);
-    }
-    long long position = mark->position;
+        return LACKS(self, "device");
+    PyObject *device = Py_NewRef(self->device), *answer = NULL;
     PyObject *event = IS_NONE(mark->event) ? NULL : Py_NewRef(mark->event);
-    PyObject *answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
-                                     : METHOD1(self->driver, names.query_event, event);
-    Py_XDECREF(event);
-    if (answer == NULL) {
-        if (given.DeviceLostError != NULL && PyErr_ExceptionMatches(given.DeviceLostError)) {
-            PyObject *type, *error, *trace;
-            PyErr_Fetch(&type, &error, &trace);
-            PyErr_NormalizeException(&type, &error, &trace);
-            Py_XDECREF(
-                METHOD1(self->device, names.raise_lost, error)); /* raises it, or a new error */
-            Py_XDECREF(type);
-            Py_XDECREF(error);
-            Py_XDECREF(trace);
-        }
-        return -1;
+    long long position = mark->position;
+    if (raise_if_lost(device) == 0) {
+        answer = event == NULL ? METHOD1(self->driver, names.query_stream, self->handle)
+                               : METHOD1(self->driver, names.query_event, event);
+        if (answer == NULL)
+            raise_if_loss(device);
     }
-    int passed = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
+    int passed = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    Py_XDECREF(event);
+    Py_DECREF(device);
     return passed > 0 && note_passed(self, position) < 0 ? -1 : passed;
 }
 
@@ -256,21 +244,12 @@ static PyObject *timeline_ask(PyObject *self, PyObject *mark) {
 }
 
 static PyMethodDef timeline_methods[] = {
-    {"advance", timeline_advance, METH_NOARGS,
-     "advance()\n--\n\nNumbers the work that was just submitted."},
-    {"mark", timeline_mark, METH_NOARGS,
-     "mark()\n--\n\nReturns a mark that covers everything submitted so far."},
-    {"close", timeline_close, METH_NOARGS,
-     "close()\n--\n\nRecords an event for the stream's last mark, unless the mark has one or the "
-     "device is known to be\n"
-     "past the mark. Call it before work is submitted."},
-    {"_record", timeline_record, METH_O, "_record(mark)\n--\n\nRecords an event for a mark."},
-    {"note_passed", timeline_note_passed, METH_O,
-     "note_passed(position)\n--\n\nRecords that the device is past ``position``."},
-    {"ask", timeline_ask, METH_O,
-     "ask(mark)\n--\n\nQueries the driver: returns whether the device is past ``mark``. Raises the "
-     "error of the stream's\n"
-     "work."},
+    {"advance", timeline_advance, METH_NOARGS, "advance()\n--\n\n"},
+    {"mark", timeline_mark, METH_NOARGS, "mark()\n--\n\n"},
+    {"close", timeline_close, METH_NOARGS, "close()\n--\n\n"},
+    {"_record", timeline_record, METH_O, "_record(mark)\n--\n\n"},
+    {"note_passed", timeline_note_passed, METH_O, "note_passed(position)\n--\n\n"},
+    {"ask", timeline_ask, METH_O, "ask(mark)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -290,37 +269,27 @@ static int mark_init(PyObject *object, PyObject *arguments, PyObject *keywords) 
     PyObject *timeline;
     long long position;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!L", known, types.timeline, &timeline,
-                                     &position))
+                                     &position) ||
+        is_made(object, ((Mark *)object)->timeline))
         return -1;
-    if (((Mark *)object)->timeline != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a mark is made once");
-        return -1;
-    }
     SET(((Mark *)object)->timeline, timeline);
     ((Mark *)object)->position = position;
     return 0;
 }
 
 /* When a mark is dropped, its event becomes free, and may be recorded again for another mark. */
-static void mark_finalize(PyObject *object) {
+static int spare_mark(PyObject *object) {
     Mark *self = (Mark *)object;
     if (IS_NONE(self->event) || self->timeline == NULL || self->timeline->device == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *spare = PyObject_GetAttr(self->timeline->device, names.spare_events);
-    PyObject *done = spare == NULL ? NULL : METHOD1(spare, names.append, self->event);
-    if (done == NULL)
-        PyErr_WriteUnraisable(object);
-    Py_XDECREF(spare);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return spare_event(self->timeline->device, self->event);
 }
+FINALIZER(mark_finalize, spare_mark)
 
 int mark_passed(Mark *self) {
     Timeline *timeline = self->timeline;
     if (timeline == NULL)
-        return missing((PyObject *)self, "timeline") == NULL ? -1 : 0;
+        return LACKS(self, "timeline");
     if (self->position <= timeline->seen)
         return 1;
     int passed = ask(timeline, self);
@@ -333,16 +302,13 @@ int mark_passed(Mark *self) {
     return passed;
 }
 
-static PyObject *mark_passed_method(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *mark_passed_method(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     int passed = mark_passed((Mark *)self);
     return passed < 0 ? NULL : PyBool_FromLong(passed);
 }
 
 static PyMethodDef mark_methods[] = {
-    {"passed", mark_passed_method, METH_NOARGS,
-     "passed()\n--\n\nReturns whether the device is past this point. Raises the error of the "
-     "stream's work."},
+    {"passed", mark_passed_method, METH_NOARGS, "passed()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -372,8 +338,7 @@ static PyMemberDef allocation_members[] = {
 };
 
 /* The first reader comes first: the waits for the readers are submitted in this order. */
-static PyObject *allocation_reads(PyObject *object, void *closure) {
-    (void)closure;
+static PyObject *allocation_reads(PyObject *object, void *Py_UNUSED(closure)) {
     Allocation *self = (Allocation *)object;
     PyObject *reads = PyDict_New();
     if (reads != NULL && self->read_by != NULL) {
@@ -415,10 +380,8 @@ void note_write(Allocation *self, Timeline *timeline, long long position) {
 }
 
 static int use_of(PyObject *const *arguments, Py_ssize_t count, long long *position) {
-    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.timeline)) {
-        PyErr_SetString(PyExc_TypeError, "a use is a timeline and a position");
-        return -1;
-    }
+    if (count != 2 || !PyObject_TypeCheck(arguments[0], types.timeline))
+        return REFUSED("a use is a timeline and a position");
     *position = PyLong_AsLongLong(arguments[1]);
     return *position == -1 && PyErr_Occurred() ? -1 : 0;
 }
@@ -443,23 +406,18 @@ static PyObject *allocation_note_write(PyObject *self, PyObject *const *argument
 
 /* A dropped allocation joins a queue, from which the reclaimer frees its memory. Python finalises
  * it only once. */
-static void allocation_finalize(PyObject *self) {
+static int drop_allocation(PyObject *self) {
     if (((Allocation *)self)->address == 0 || given.dropped == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *done = METHOD1(given.dropped, names.append, self);
-    if (done == NULL)
-        PyErr_WriteUnraisable(self);
-    Py_XDECREF(done);
-    PyErr_Restore(type, error, trace);
+        return 0;
+    return drop_result(METHOD1(given.dropped, names.append, self));
 }
+FINALIZER(allocation_finalize, drop_allocation)
 
 static PyMethodDef allocation_methods[] = {
     {"note_read", FAST(allocation_note_read), METH_FASTCALL,
-     "note_read(timeline, position)\n--\n\nRecords a read."},
+     "note_read(timeline, position)\n--\n\n"},
     {"note_write", FAST(allocation_note_write), METH_FASTCALL,
-     "note_write(timeline, position)\n--\n\nRecords a write."},
+     "note_write(timeline, position)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -490,8 +448,7 @@ static PyMemberDef box_members[] = {
     {NULL},
 };
 
-static PyObject *box_device(PyObject *self, void *closure) {
-    (void)closure;
+static PyObject *box_device(PyObject *self, void *Py_UNUSED(closure)) {
     Allocation *allocation = ((Box *)self)->allocation;
     return allocation == NULL || allocation->device == NULL ? missing(self, "device")
                                                             : Py_NewRef(allocation->device);
@@ -502,39 +459,42 @@ static PyGetSetDef box_properties[] = {
     {NULL},
 };
 
-static int refuse_size(PyObject *shape) {
-    PyErr_Format(PyExc_ValueError,
-                 "memory has no shape %R: a length is negative, or their product is too large",
-                 shape);
-    return -1;
+int measure(PyObject *shape, PyObject *dtype, Py_ssize_t *size, Py_ssize_t *nbytes) {
+    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
+    Py_ssize_t itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
+    Py_XDECREF(item);
+    int fits = itemsize >= 0;
+    *size = 1;
+    for (Py_ssize_t axis = 0; fits && axis < PyTuple_Size(shape); axis++) {
+        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
+        fits = length >= 0 && !__builtin_mul_overflow(*size, length, size);
+    }
+    fits = fits && !__builtin_mul_overflow(*size, itemsize, nbytes);
+    if (!PyErr_Occurred())
+        return fits;
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
+    PyErr_Clear();
+    return 0;
 }
 
 static int box_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     static char *known[] = {"allocation", "shape", "dtype", "offset", "strides", NULL};
     Box *self = (Box *)object;
     PyObject *allocation, *shape, *dtype, *strides = Py_None;
-    Py_ssize_t offset = 0, size = 1, nbytes;
+    Py_ssize_t offset = 0, size, nbytes;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O|nO", known, types.allocation,
-                                     &allocation, &PyTuple_Type, &shape, &dtype, &offset, &strides))
+                                     &allocation, &PyTuple_Type, &shape, &dtype, &offset,
+                                     &strides) ||
+        is_made(object, self->allocation))
         return -1;
-    if (self->allocation != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a box is made once");
+    int fits = measure(shape, dtype, &size, &nbytes);
+    if (fits == 0)
+        PyErr_Format(PyExc_ValueError,
+                     "memory has no shape %R: a length is negative, or their product is too large",
+                     shape);
+    if (fits <= 0)
         return -1;
-    }
-    for (Py_ssize_t axis = 0; axis < PyTuple_Size(shape); axis++) {
-        Py_ssize_t length = PyLong_AsSsize_t(PyTuple_GetItem(shape, axis));
-        if (length == -1 && PyErr_Occurred())
-            return -1;
-        if (length < 0 || __builtin_mul_overflow(size, length, &size))
-            return refuse_size(shape);
-    }
-    PyObject *item = PyObject_GetAttr(dtype, names.itemsize);
-    Py_ssize_t itemsize = item == NULL ? -1 : PyLong_AsSsize_t(item);
-    Py_XDECREF(item);
-    if (itemsize == -1 && PyErr_Occurred())
-        return -1;
-    if (itemsize < 0 || __builtin_mul_overflow(size, itemsize, &nbytes))
-        return refuse_size(shape);
     SET(self->allocation, allocation);
     SET(self->shape, shape);
     SET(self->dtype, dtype);
@@ -554,6 +514,25 @@ Allocation *allocation_of(PyObject *object) {
         return NULL;
     }
     return (Allocation *)object;
+}
+
+PyObject *list_uses(Allocation **uses, int from, int to) {
+    PyObject *list = PyList_New(0);
+    for (int i = from; list != NULL && i < to; i++)
+        if (PyList_Append(list, (PyObject *)uses[i]) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+int visit_uses(Allocation **uses, int count, visitproc visit, void *arg) {
+    for (int i = 0; i < count; i++)
+        Py_VISIT((PyObject *)uses[i]);
+    return 0;
+}
+
+void drop_uses(Allocation **uses, int count) {
+    for (int i = 0; i < count; i++)
+        Py_DECREF((PyObject *)uses[i]);
 }
 
 static int set_used_by_others(PyObject *visible) {
@@ -588,9 +567,7 @@ static int order_use(Timeline *timeline, Allocation *used, int writes) {
         return 0;
     if (!claimed && after_reads && writer != NULL && used->written_at <= writer->seen)
         return waits_avoided(timeline);
-    PyObject *done = METHOD1(used, writes ? names.order_write : names.order_read, timeline);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD1(used, writes ? names.order_write : names.order_read, timeline));
 }
 
 /* Orders work that is about to be submitted after earlier uses of its memory. Call it with the lock
@@ -641,6 +618,26 @@ int order_after(Context *context, Allocation **uses, int reads, int writes) {
     return 0;
 }
 
+int submit_ordered(Context *context, Allocation **uses, int reads, int writes, Submit call,
+                   void *work, int always) {
+    if (lock_take(runtime_lock) < 0)
+        return -1;
+    PyObject *driver = Py_XNewRef(context->driver), *handle = Py_XNewRef(context->timeline->handle);
+    int failed = driver == NULL || handle == NULL ? LACKS(context, "driver")
+                                                  : order_before(context, uses, reads, writes);
+    if (!failed) {
+        failed = call(driver, handle, work);
+        PyObject *error = failed ? caught_error() : NULL;
+        if (error == NULL || always || was_interrupted(error))
+            failed |= order_after(context, uses, reads, writes);
+        raise_error(error);
+    }
+    lock_release(runtime_lock);
+    Py_XDECREF(driver);
+    Py_XDECREF(handle);
+    return failed ? -1 : 0;
+}
+
 int add_ordering(PyObject *module) {
     PyType_Slot timeline[] = {
         {Py_tp_new, timeline_new},
@@ -675,11 +672,11 @@ int add_ordering(PyObject *module) {
         SLOTS_OF(Box),
         {0, NULL},
     };
-    types.timeline =
-        add_type(module, "oxide._core.Timeline", sizeof(Timeline), COLLECTED, timeline, NULL);
-    types.mark = add_type(module, "oxide._core.Mark", sizeof(Mark), COLLECTED, mark, NULL);
-    types.allocation =
-        add_type(module, "oxide._core.Allocation", sizeof(Allocation), COLLECTED, allocation, NULL);
-    types.box = add_type(module, "oxide._core.DeviceBox", sizeof(Box), COLLECTED, box, NULL);
-    return types.timeline && types.mark && types.allocation && types.box ? 0 : -1;
+    const Kind kinds[] = {
+        {&types.timeline, "oxide._core.Timeline", sizeof(Timeline), COLLECTED, timeline},
+        {&types.mark, "oxide._core.Mark", sizeof(Mark), COLLECTED, mark},
+        {&types.allocation, "oxide._core.Allocation", sizeof(Allocation), COLLECTED, allocation},
+        {&types.box, "oxide._core.DeviceBox", sizeof(Box), COLLECTED, box},
+    };
+    return ADD_KINDS(module, kinds);
 }

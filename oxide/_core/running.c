@@ -57,7 +57,7 @@ static int set_context(Context *self, PyObject *stream, PyObject *recording, PyO
     if (!PyObject_TypeCheck(found, types.timeline) || timeline->device == NULL ||
         timeline->driver == NULL || timeline->runtime == NULL) {
         Py_DECREF(found);
-        return missing(stream, "_timeline") == NULL ? -1 : 0;
+        return LACKS(stream, "_timeline");
     }
     SET(self->kept, NULL);
     SET(self->faults, NULL);
@@ -95,12 +95,9 @@ static int context_init(PyObject *object, PyObject *arguments, PyObject *keyword
     static char *known[] = {"stream", "recording", "visible", NULL};
     PyObject *stream, *recording = NULL, *visible = NULL;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OO", known, &stream, &recording,
-                                     &visible))
+                                     &visible) ||
+        is_made(object, ((Context *)object)->timeline))
         return -1;
-    if (((Context *)object)->timeline != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a context is made once");
-        return -1;
-    }
     return set_context((Context *)object, stream, recording, visible);
 }
 
@@ -110,7 +107,7 @@ static int context_init(PyObject *object, PyObject *arguments, PyObject *keyword
 static int order(Context *self, PyObject *reads, PyObject *writes,
                  int (*function)(Context *, Allocation **, int, int)) {
     if (self->timeline == NULL)
-        return missing((PyObject *)self, "timeline") == NULL ? -1 : 0;
+        return LACKS(self, "timeline");
     PyObject *lists[] = {reads, writes};
     Py_ssize_t sizes[2];
     if ((sizes[0] = PySequence_Size(reads)) < 0 || (sizes[1] = PySequence_Size(writes)) < 0)
@@ -148,11 +145,8 @@ static int order(Context *self, PyObject *reads, PyObject *writes,
 
 static PyObject *context_begin(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Context *self = (Context *)object;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError,
-                        "begin takes the memory that is read and the memory that is written");
-        return NULL;
-    }
+    if (count != 2)
+        return refuse("begin takes the memory that is read and the memory that is written");
     if (!IS_NONE(self->recording))
         return PyObject_CallMethodObjArgs(self->recording, names.note_uses, arguments[0],
                                           arguments[1], NULL);
@@ -184,6 +178,8 @@ static PyObject *context_end(PyObject *object, PyObject *arguments, PyObject *ke
 
 static PyObject *context_note_host_copy(PyObject *self, PyObject *const *arguments,
                                         Py_ssize_t count) {
+    if (count > 1)
+        return refuse("note_host_copy takes an array, or nothing");
     return note_host_copy((Context *)self, count > 0 ? arguments[0] : Py_None) < 0
                ? NULL
                : Py_NewRef(Py_None);
@@ -191,7 +187,7 @@ static PyObject *context_note_host_copy(PyObject *self, PyObject *const *argumen
 
 static PyMethodDef context_methods[] = {
     {"note_host_copy", FAST(context_note_host_copy), METH_FASTCALL,
-     "note_host_copy($self, array=None)\n--\n\n"
+     "note_host_copy($self, array=None, /)\n--\n\n"
      "Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array "
      "that it fills, if\n"
      "it fills one."},
@@ -233,8 +229,7 @@ static int refuse_inside(void) {
     return inside == 0 ? 0 : -1;
 }
 
-static PyObject *core_refuse_inside(PyObject *module, PyObject *nothing) {
-    (void)module, (void)nothing;
+static PyObject *core_refuse_inside(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     return refuse_inside() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -274,7 +269,6 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
             return back == NULL ? -1 : 1;
         }
         Py_INCREF((PyObject *)home);
-        Py_CLEAR(dropped->visible); /* the program can no longer observe the run through it */
         PyObject *address = PyLong_FromUnsignedLongLong(dropped->address);
         PyObject *live = address == NULL ? NULL : PyObject_GetAttr(home->device, names.live);
         PyObject *reclaimer =
@@ -282,6 +276,7 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
         PyObject *freeing = reclaimer == NULL ? NULL : PyObject_GetAttr(reclaimer, names._freeing);
         PyObject *before = freeing == NULL ? NULL : PyLong_FromLongLong(++home->position);
         PyObject *done = NULL;
+        Py_CLEAR(dropped->visible); /* the program can no longer observe the run through it */
         if (before != NULL && PyDict_SetItem(freeing, (PyObject *)home, before) == 0) {
             if (PyDict_DelItem(live, address) < 0)
                 PyErr_Clear();
@@ -331,7 +326,7 @@ static int free_at_home(PyObject *runtime, PyObject *queues) {
 static int sweep(Timeline *timeline) {
     PyObject *queues = timeline->queues;
     if (queues == NULL || !PyTuple_Check(queues))
-        return missing((PyObject *)timeline, "_queues") == NULL ? -1 : 0;
+        return LACKS(timeline, "_queues");
     Py_INCREF(queues);
     int pending = any_waits(queues, NULL);
     /* Python asks for the other work first: a free makes a stream busy, and the work would seem to
@@ -366,23 +361,14 @@ static Context *context_for(PyObject *operation, PyObject *stream, PyObject *vis
     Context *context = (Context *)PyType_GenericAlloc((PyTypeObject *)given.Context, 0);
     if (context == NULL)
         return NULL;
-    PyObject *lost = set_context(context, stream, NULL, visible) < 0
-                         ? NULL
-                         : PyObject_GetAttr(context->device, names.lost);
-    if (lost != NULL && lost != Py_None) {
-        PyObject *raised = METHOD0(context->device, names.raise_if_lost);
-        Py_DECREF(lost);
-        lost = raised;
-    }
-    int failed = lost == NULL || (sweeps && sweep(context->timeline) < 0);
-    Py_XDECREF(lost);
-    if (failed)
+    if (set_context(context, stream, NULL, visible) < 0 || raise_if_lost(context->device) < 0 ||
+        (sweeps && sweep(context->timeline) < 0))
         Py_CLEAR(context);
     return context;
 }
 
-static PyObject *core_context_for(PyObject *module, PyObject *arguments, PyObject *keywords) {
-    (void)module;
+static PyObject *core_context_for(PyObject *Py_UNUSED(module), PyObject *arguments,
+                                  PyObject *keywords) {
     static char *known[] = {"operation", "stream", "visible", "sweeps", NULL};
     PyObject *operation, *stream, *visible = NULL;
     int sweeps = 1;
@@ -419,21 +405,14 @@ static int abandon(Submission *self) {
     return done == NULL ? -1 : 0;
 }
 
-static void submission_finalize(PyObject *object) {
+static int abandon_open(PyObject *object) {
     Submission *self = (Submission *)object;
-    if (!self->open || self->mark == NULL || self->reclaimer == NULL)
-        return;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (abandon(self) < 0)
-        PyErr_WriteUnraisable(object);
-    PyErr_Restore(type, error, trace);
+    return self->open && self->mark != NULL && self->reclaimer != NULL ? abandon(self) : 0;
 }
+FINALIZER(submission_finalize, abandon_open)
 
-static PyObject *submission_abandon(PyObject *self, PyObject *nothing) {
-    (void)nothing;
-    return ((Submission *)self)->open && abandon((Submission *)self) < 0 ? NULL
-                                                                         : Py_NewRef(Py_None);
+static PyObject *submission_abandon(PyObject *self, PyObject *Py_UNUSED(nothing)) {
+    return abandon_open(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *title_of(PyObject *operation) {
@@ -450,9 +429,7 @@ static PyObject *title_of(PyObject *operation) {
 static int wait_for_joined(Context *context) {
     if (context->joined == empty_tuple || context->joined == NULL)
         return 0;
-    PyObject *done = METHOD0(context, names.wait_for_joined);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD0(context, names.wait_for_joined));
 }
 
 static int settle(Context *context, long long position) {
@@ -470,7 +447,7 @@ static int settle(Context *context, long long position) {
 
 static int set_submission(Submission *self, Context *context, PyObject *result, PyObject *title) {
     if (context->timeline == NULL || context->kept == NULL || context->faults == NULL)
-        return missing((PyObject *)context, "timeline") == NULL ? -1 : 0;
+        return LACKS(context, "timeline");
     SET(self->result, result);
     SET(self->title, title);
     SET(self->faults, context->faults);
@@ -487,7 +464,7 @@ static int set_submission(Submission *self, Context *context, PyObject *result, 
     self->open = 1; /* before the hold: abandoning a mark that is not held does nothing */
     PyObject *table = context->timeline->in_flight;
     if (table == NULL || !PyDict_Check(table))
-        return missing((PyObject *)context->timeline, "_in_flight") == NULL ? -1 : 0;
+        return LACKS(context->timeline, "_in_flight");
     return PyDict_SetItem(table, self->mark, context->kept);
 }
 
@@ -495,20 +472,15 @@ static int submission_init(PyObject *object, PyObject *arguments, PyObject *keyw
     static char *known[] = {"context", "result", "title", NULL};
     PyObject *context, *result, *title;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OO", known, types.context, &context,
-                                     &result, &title))
+                                     &result, &title) ||
+        is_made(object, ((Submission *)object)->reclaimer))
         return -1;
-    if (((Submission *)object)->reclaimer != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a submission is made once");
-        return -1;
-    }
     return set_submission((Submission *)object, (Context *)context, result, title);
 }
 
 static int count_completed(Timeline *timeline) {
-    PyObject *done = timeline->completed == NULL ? missing((PyObject *)timeline, "_completed")
-                                                 : PyObject_CallNoArgs(timeline->completed);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(timeline->completed == NULL ? missing((PyObject *)timeline, "_completed")
+                                                   : PyObject_CallNoArgs(timeline->completed));
 }
 
 /* Raises the fault that a kernel reported, with the operation's name. */
@@ -557,8 +529,7 @@ static PyObject *finish(Submission *self) {
     return self->result == NULL ? missing((PyObject *)self, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *submission_finish(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *submission_finish(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     return finish((Submission *)self);
 }
 
@@ -580,24 +551,15 @@ static int finished_well(Submission *self) {
     return 0;
 }
 
-static PyObject *submission_finished_well(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *submission_finished_well(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     int well = finished_well((Submission *)self);
     return well < 0 ? NULL : PyBool_FromLong(well);
 }
 
 static PyMethodDef submission_methods[] = {
-    {"finished_well", submission_finished_well, METH_NOARGS,
-     "finished_well()\n--\n\nReturns whether the device is past the submission and no kernel "
-     "failed."},
-    {"finish", submission_finish, METH_NOARGS,
-     "finish()\n--\n\nReturns the result. Do not call it before the device is past the submission. "
-     "Raises the fault that\n"
-     "a kernel reported."},
-    {"abandon", submission_abandon, METH_NOARGS,
-     "abandon()\n--\n\nHands the submission's memory to the reclaimer's limbo. Call it when no "
-     "task waits for the\n"
-     "submission any more."},
+    {"finished_well", submission_finished_well, METH_NOARGS, "finished_well()\n--\n\n"},
+    {"finish", submission_finish, METH_NOARGS, "finish()\n--\n\n"},
+    {"abandon", submission_abandon, METH_NOARGS, "abandon()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -605,11 +567,7 @@ static PyMethodDef submission_methods[] = {
 
 /* After a failure: has Python clean up, and raises the error. */
 static PyObject *give_up(Context *context, PyObject *operation) {
-    PyObject *error = caught_error();
-    PyObject *raised =
-        PyObject_CallFunctionObjArgs(given.give_up, (PyObject *)context, operation, error, NULL);
-    Py_XDECREF(raised); /* it always raises */
-    Py_DECREF(error);
+    Py_XDECREF(handle_error(given.give_up, NULL, context, operation, NULL)); /* it always raises */
     return NULL;
 }
 
@@ -618,12 +576,8 @@ static PyObject *new_submission(Context *context, PyObject *operation, PyObject 
     Submission *self = title == NULL
                            ? NULL
                            : (Submission *)PyType_GenericAlloc((PyTypeObject *)given.Submission, 0);
-    if (self != NULL && set_submission(self, context, result, title) < 0) {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
+    if (self != NULL && set_submission(self, context, result, title) < 0)
         Py_CLEAR(self);
-        PyErr_Restore(type, error, trace);
-    }
     Py_XDECREF(title);
     return (PyObject *)self;
 }
@@ -641,9 +595,9 @@ static PyObject *submit(PyObject *operation, PyObject *stream, PyObject *visible
     } else if (made == NULL && walk == NULL) {
         give_up(context, operation);
     } else if (made == NULL) {
-        PyObject *error = PyErr_Occurred() ? caught_error() : Py_NewRef(Py_None);
-        made = PyObject_CallFunctionObjArgs(given.submit_slowly, walk, error, NULL);
-        Py_DECREF(error);
+        made = PyErr_Occurred()
+                   ? handle_error(given.submit_slowly, NULL, walk, NULL)
+                   : PyObject_CallFunctionObjArgs(given.submit_slowly, walk, Py_None, NULL);
     }
     Py_XDECREF(result);
     Py_XDECREF(walk);
@@ -651,12 +605,10 @@ static PyObject *submit(PyObject *operation, PyObject *stream, PyObject *visible
     return made;
 }
 
-static PyObject *core_submit(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 && count != 3) {
-        PyErr_SetString(PyExc_TypeError, "submit takes an operation, a stream, and perhaps a run");
-        return NULL;
-    }
+static PyObject *core_submit(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                             Py_ssize_t count) {
+    if (count != 2 && count != 3)
+        return refuse("submit takes an operation, a stream, and perhaps a run");
     PyObject *visible = NULL;
     if (count == 3 && arguments[2] != Py_None &&
         (visible = METHOD0(arguments[2], names.visible)) == NULL)
@@ -666,20 +618,15 @@ static PyObject *core_submit(PyObject *module, PyObject *const *arguments, Py_ss
     return made;
 }
 
-static PyObject *core_submit_at_once(PyObject *module, PyObject *const *arguments,
+static PyObject *core_submit_at_once(PyObject *Py_UNUSED(module), PyObject *const *arguments,
                                      Py_ssize_t count) {
-    (void)module;
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "submit_at_once takes an operation, a stream and a call");
-        return NULL;
-    }
+    if (count != 3)
+        return refuse("submit_at_once takes an operation, a stream and a call");
     PyObject *operation = arguments[0];
     int waits = may_wait(operation);
     if (waits > 0) {
-        PyObject *looked =
-            PyObject_CallFunctionObjArgs(given.refuse_waiting, operation, arguments[2], NULL);
-        waits = looked == NULL ? -1 : 0;
-        Py_XDECREF(looked);
+        waits = drop_result(
+            PyObject_CallFunctionObjArgs(given.refuse_waiting, operation, arguments[2], NULL));
     }
     Context *context = waits < 0 ? NULL : context_for(operation, arguments[1], NULL, 1);
     if (context == NULL)
@@ -714,43 +661,26 @@ static int synchronize_on(Timeline *timeline, long long position, PyObject *devi
         done = METHOD1(timeline->driver, names.synchronize_event, event);
     }
     Py_XDECREF(done);
-    PyObject *error = done == NULL ? caught_error() : NULL;
-    PyObject *spare = PyObject_GetAttr(device, names.spare_events);
-    PyObject *kept = spare == NULL ? NULL : METHOD1(spare, names.append, event);
-    Py_XDECREF(spare);
+    int failed = spare_event(device, event);
     Py_DECREF(event);
-    if (error != NULL) {
-        PyErr_Clear();
-        if (PyErr_GivenExceptionMatches(error, given.DeviceLostError))
-            Py_XDECREF(METHOD1(device, names.raise_lost, error)); /* raises it, or a new error */
-        if (!PyErr_Occurred())
-            raise_error(Py_NewRef(error));
-        Py_DECREF(error);
-        Py_XDECREF(kept);
-        return -1;
-    }
-    if (kept == NULL)
-        return -1;
-    Py_DECREF(kept);
-    return note_passed(timeline, position);
+    if (done == NULL)
+        raise_if_loss(device);
+    return done == NULL || failed ? -1 : note_passed(timeline, position);
 }
 
 static int synchronize_past(Timeline *timeline, long long position) {
     PyObject *device = Py_XNewRef(timeline->device);
     if (device == NULL)
-        return missing((PyObject *)timeline, "device") == NULL ? -1 : 0;
+        return LACKS(timeline, "device");
     int failed = synchronize_on(timeline, position, device);
     Py_DECREF(device);
     return failed;
 }
 
-static PyObject *core_run_blocking(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 && count != 3) {
-        PyErr_SetString(PyExc_TypeError,
-                        "run_blocking takes an operation, a stream, and perhaps a lender");
-        return NULL;
-    }
+static PyObject *core_run_blocking(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                   Py_ssize_t count) {
+    if (count != 2 && count != 3)
+        return refuse("run_blocking takes an operation, a stream, and perhaps a lender");
     PyObject *operation = arguments[0];
     Context *context = context_for(operation, arguments[1], NULL, 1);
     if (context == NULL)
@@ -772,12 +702,8 @@ static PyObject *core_run_blocking(PyObject *module, PyObject *const *arguments,
     Py_DECREF(
         (PyObject *)context); /* its objects are freed while the device works, and not afterwards */
     if (synchronize_past(timeline, position) < 0) {
-        PyObject *error = caught_error();
-        PyObject *raised =
-            PyObject_CallFunctionObjArgs(given.give_up_blocked, operation, (PyObject *)timeline,
-                                         kept, faults, result, error, NULL);
-        Py_XDECREF(raised); /* it always raises */
-        Py_DECREF(error);
+        Py_XDECREF(handle_error(given.give_up_blocked, NULL, operation, timeline, kept, faults,
+                                result, NULL)); /* it always raises */
         Py_CLEAR(result);
     } else if (count_completed(timeline) < 0 ||
                raise_faults(faults, NULL, operation, timeline) < 0) {
@@ -819,10 +745,7 @@ static PyObject *loose_adopt(PyObject *object, PyObject *submission) {
 }
 
 static PyMethodDef loose_methods[] = {
-    {"adopt", loose_adopt, METH_O,
-     "adopt(submission)\n--\n\nAdds a submission. Drops finished submissions from time to time: a "
-     "query takes 1.4 µs, too\n"
-     "long for each call."},
+    {"adopt", loose_adopt, METH_O, "adopt(submission)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -839,16 +762,15 @@ static PyMemberDef turn_members[] = {
     {NULL},
 };
 
-static PyObject *turn_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+static PyObject *turn_new(PyTypeObject *type, PyObject *Py_UNUSED(arguments),
+                          PyObject *Py_UNUSED(keywords)) {
     Turn *self = (Turn *)PyType_GenericAlloc(type, 0);
     if (self != NULL)
         self->usual = 20e-6;
     return (PyObject *)self;
 }
 
-static PyObject *turn_next(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *turn_next(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     ((Turn *)object)->number++;
     ((Turn *)object)->spent = 0;
     Py_RETURN_NONE;
@@ -862,18 +784,14 @@ static PyObject *turn_over(PyObject *object, PyObject *number) {
 }
 
 static PyMethodDef turn_methods[] = {
-    {"over", turn_over, METH_O,
-     "over(number)\n--\n\nStarts a new turn if the number of the current turn is still ``number``. "
-     "A task passes the\n"
-     "number that it read before it last let other tasks run."},
-    {"next", turn_next, METH_NOARGS, "next()\n--\n\nStarts a new turn."},
+    {"over", turn_over, METH_O, "over(number)\n--\n\n"},
+    {"next", turn_next, METH_NOARGS, "next()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *turn_key;
 
-static PyObject *current_turn(PyObject *module, PyObject *nothing) {
-    (void)module, (void)nothing;
+static PyObject *current_turn(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     PyObject *of_thread = PyThreadState_GetDict();
     if (of_thread == NULL)
         return PyErr_NoMemory();
@@ -910,12 +828,9 @@ static int future_init(PyObject *object, PyObject *arguments, PyObject *keywords
     static char *known[] = {"operation", "stream", NULL};
     Future *self = (Future *)object;
     PyObject *operation, *stream;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO", known, &operation, &stream))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO", known, &operation, &stream) ||
+        is_made(object, self->lock))
         return -1;
-    if (self->lock != NULL) {
-        PyErr_SetString(PyExc_TypeError, "a future is made once");
-        return -1;
-    }
     if ((self->lock = (Lock *)PyObject_CallNoArgs((PyObject *)types.lock)) == NULL)
         return -1;
     SET(self->operation, operation);
@@ -967,6 +882,8 @@ static PyObject *start_idle(Future *self, Turn *turn) {
 
 static PyObject *future_start(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     Future *self = (Future *)object;
+    if (count > 1)
+        return refuse("start takes a turn, or nothing");
     if (!IS_NONE(self->submission) || self->state == given.complete)
         Py_RETURN_NONE;
     PyObject *turn =
@@ -991,8 +908,7 @@ static PyObject *future_start(PyObject *object, PyObject *const *arguments, Py_s
     return stop;
 }
 
-static PyObject *future_outcome(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *future_outcome(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     Future *self = (Future *)object;
     if (self->state != given.complete && self->lock != NULL) {
         if (lock_take(self->lock) <
@@ -1039,15 +955,14 @@ static PyObject *future_outcome(PyObject *object, PyObject *nothing) {
     return self->result == NULL ? missing(object, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *future_consume(PyObject *object, PyObject *nothing) {
-    (void)nothing;
+static PyObject *future_consume(PyObject *object, PyObject *Py_UNUSED(nothing)) {
     PyObject *operation = ((Future *)object)->operation;
     return !IS_NONE(operation) && mark_used(operation) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef future_methods[] = {
     {"start", FAST(future_start), METH_FASTCALL,
-     "start($self, turn=None)\n--\n\n"
+     "start($self, turn=None, /)\n--\n\n"
      "Begins to submit the work, or continues if the run is paused, until all of it is submitted "
      "or the walk stops.\n"
      "Returns the reason of the stop, and None if the work is submitted or the outcome is known. "
@@ -1064,41 +979,15 @@ static PyMethodDef future_methods[] = {
 };
 
 static PyMethodDef functions[] = {
-    {"refuse_inside", core_refuse_inside, METH_NOARGS,
-     "refuse_inside()\n--\n\nRaises ``OrderingError`` if the calling thread holds one of the two "
-     "locks, or is one of the\n"
-     "driver's."},
+    {"refuse_inside", core_refuse_inside, METH_NOARGS, "refuse_inside()\n--\n\n"},
     {"context_for", FAST(core_context_for), METH_VARARGS | METH_KEYWORDS,
-     "context_for(operation, stream, visible=None, *, sweeps=True)\n--\n\n"
-     "Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free "
-     "dropped memory,\n"
-     "unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` "
-     "if the device is\n"
-     "lost, and ``OrderingError`` if the calling thread holds a lock of the package's."},
-    {"submit", FAST(core_submit), METH_FASTCALL,
-     "submit(operation, stream, run=None)\n--\n\n"
-     "Executes ``operation`` on ``stream``. Returns its submission when everything is submitted, "
-     "or a ``Paused`` run at\n"
-     "the first stop of the walk, and waits for nothing. With a ``run``, work whose results can no "
-     "longer be observed\n"
-     "is dropped once the submission is abandoned.\n\n"
-     "If it raises, work that was submitted before keeps its memory until the device is past it."},
+     "context_for(operation, stream, visible=None, *, sweeps=True)\n--\n\n"},
+    {"submit", FAST(core_submit), METH_FASTCALL, "submit(operation, stream, run=None)\n--\n\n"},
     {"submit_at_once", FAST(core_submit_at_once), METH_FASTCALL,
-     "submit_at_once(operation, stream, call)\n--\n\n"
-     "Submits all of ``operation``, for the public function ``call``, which does not wait. Raises "
-     "``OrderingError`` if\n"
-     "the operation would wait for host data, before anything is submitted if that is known, and "
-     "otherwise as ``submit``\n"
-     "does."},
+     "submit_at_once(operation, stream, call)\n--\n\n"},
     {"run_blocking", FAST(core_run_blocking), METH_FASTCALL,
-     "run_blocking(operation, stream, lender=None)\n--\n\n"
-     "Submits ``operation``, waits and returns its result. With a ``lender``, the run's memory is "
-     "that of the lender's\n"
-     "library. The call itself holds everything that the device uses, and ends when the device is "
-     "past it. So it needs\n"
-     "neither a mark nor a hand-over to the reclaimer."},
-    {"current_turn", current_turn, METH_NOARGS,
-     "current_turn()\n--\n\nReturns the calling thread's turn."},
+     "run_blocking(operation, stream, lender=None)\n--\n\n"},
+    {"current_turn", current_turn, METH_NOARGS, "current_turn()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1143,18 +1032,16 @@ int add_running(PyObject *module) {
     turn_key = PyUnicode_FromString("oxide turn");
     if (empty_tuple == NULL || empty_string == NULL || turn_key == NULL)
         return -1;
-    types.context =
-        add_type(module, "oxide._core.ExecutionContext", sizeof(Context), COLLECTED, context, NULL);
-    types.submission =
-        add_type(module, "oxide._core.Submission", sizeof(Submission), COLLECTED, submission, NULL);
-    types.loose = add_type(module, "oxide._core.LooseResults", sizeof(Loose), COLLECTED, loose,
-                           types.dropping);
-    types.turn = add_type(module, "oxide._core.Turn", sizeof(Turn),
-                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, turn, NULL);
-    types.future =
-        add_type(module, "oxide._core.DeviceFuture", sizeof(Future), COLLECTED, future, NULL);
-    if (types.context == NULL || types.submission == NULL || types.loose == NULL ||
-        types.turn == NULL || types.future == NULL)
+    const Kind kinds[] = {
+        {&types.context, "oxide._core.ExecutionContext", sizeof(Context), COLLECTED, context},
+        {&types.submission, "oxide._core.Submission", sizeof(Submission), COLLECTED, submission},
+        {&types.loose, "oxide._core.LooseResults", sizeof(Loose), COLLECTED, loose,
+         &types.dropping},
+        {&types.turn, "oxide._core.Turn", sizeof(Turn), Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+         turn},
+        {&types.future, "oxide._core.DeviceFuture", sizeof(Future), COLLECTED, future},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

@@ -37,16 +37,13 @@ int tensors_were_released(void) {
     return atomic_load(&last) != collected;
 }
 
-static PyObject *released(PyObject *module, PyObject *nothing) {
-    (void)module;
-    (void)nothing;
+static PyObject *released(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     collected = atomic_load(&last);
     return PyLong_FromLongLong(collected);
 }
 
 static PyMethodDef methods[] = {
-    {"released", released, METH_NOARGS,
-     "released()\n--\n\nReturns the address of the tensor that was released last, 0 for none."},
+    {"released", released, METH_NOARGS, "released()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 

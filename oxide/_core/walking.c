@@ -28,9 +28,7 @@ int mark_used(PyObject *operation) {
         ((Operation *)operation)->used = 1;
         return 0;
     }
-    PyObject *done = METHOD0(operation, names.consume);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return drop_result(METHOD0(operation, names.consume));
 }
 
 /* Tells the tracer, if there is one, that an operation is built. */
@@ -45,9 +43,10 @@ int note_built(Operation *self) {
     return 0;
 }
 
-/* What every constructor ends with: the parts are used, and the operation itself is not. */
+/* What every constructor ends with: the parts, a tuple or NULL, are used, and the operation itself
+ * is not. */
 int begin_operation(Operation *self, PyObject *parts) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(parts); i++)
+    for (Py_ssize_t i = 0; parts != NULL && i < PyTuple_Size(parts); i++)
         if (mark_used(PyTuple_GetItem(parts, i)) < 0)
             return -1;
     self->unused = 1;
@@ -55,15 +54,10 @@ int begin_operation(Operation *self, PyObject *parts) {
 }
 
 static int operation_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
-    if (keywords != NULL && PyDict_Size(keywords) > 0) {
-        PyErr_SetString(PyExc_TypeError, "an operation takes its parts, which have no names");
-        return -1;
-    }
-    return begin_operation((Operation *)self, arguments);
+    return has_keywords(self, keywords) ? -1 : begin_operation((Operation *)self, arguments);
 }
 
-static PyObject *operation_consume(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *operation_consume(PyObject *self, PyObject *Py_UNUSED(nothing)) {
     ((Operation *)self)->used = 1;
     Py_RETURN_NONE;
 }
@@ -198,15 +192,8 @@ static PyObject *origin_of(PyObject *function, int *is_async) {
     return PyObject_CallFunctionObjArgs(given.origin, function, NULL);
 }
 
-/* Two checks by which a chain has an end: an operation is made once, after its source was. Each
- * raises TypeError. */
-static int is_made(PyObject *self, PyObject *field) {
-    if (field == NULL)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "%R is made once", Py_TYPE(self));
-    return 1;
-}
-
+/* By this check and ``is_made`` a chain has an end: an operation is made once, after its source
+ * was. Raises TypeError. */
 static int is_bare(PyObject *source) {
     int bare = PyObject_TypeCheck(source, types.stage)     ? ((Stage *)source)->source == NULL
                : PyObject_TypeCheck(source, types.element) ? ((Element *)source)->parts == NULL
@@ -219,7 +206,7 @@ static int is_bare(PyObject *source) {
 /* Fills a new stage. Returns 0, or -1 with an error; the source counts as used in either case. */
 static int set_stage(Stage *self, PyObject *source, PyObject *function, PyObject *name, int kind) {
     if (!PyObject_TypeCheck(source, types.operation))
-        return missing(source, "and_then") == NULL ? -1 : 0;
+        return LACKS(source, "and_then");
     if (is_made((PyObject *)self, self->source) || is_bare(source))
         return -1;
     Operation *before = (Operation *)source;
@@ -262,11 +249,8 @@ static int set_stage(Stage *self, PyObject *source, PyObject *function, PyObject
 static int stage_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     PyObject *source, *function, *name;
     int kind;
-    if (keywords != NULL && PyDict_Size(keywords) > 0) {
-        PyErr_SetString(PyExc_TypeError, "a stage takes no keywords");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(arguments, "OOUi", &source, &function, &name, &kind))
+    if (has_keywords(self, keywords) ||
+        !PyArg_ParseTuple(arguments, "OOUi", &source, &function, &name, &kind))
         return -1;
     return set_stage((Stage *)self, source, function, name, kind);
 }
@@ -349,10 +333,8 @@ static PyMemberDef frame_members[] = {
 };
 
 static Context *context_of(PyObject *object) {
-    if (object == NULL || !PyObject_TypeCheck(object, types.context)) {
-        PyErr_SetString(PyExc_TypeError, "a walk runs in an ExecutionContext");
-        return NULL;
-    }
+    if (object == NULL || !PyObject_TypeCheck(object, types.context))
+        return refuse("a walk runs in an ExecutionContext");
     return (Context *)object;
 }
 
@@ -363,19 +345,23 @@ enum { BEGIN, RUNS, KEPT }; /* the states of a chain, as in combinators.py */
 
 static int set_place(Context *context, PyObject *kind, PyObject *detail, long long number,
                      PyObject *outer) {
-    PyObject *place = PyTuple_New(4), *items[] = {kind, detail, PyLong_FromLongLong(number),
-                                                  outer == NULL ? Py_None : outer};
-    if (place == NULL || items[2] == NULL) {
-        Py_XDECREF(place);
-        Py_XDECREF(items[2]);
-        return -1;
+    PyObject *count = PyLong_FromLongLong(number);
+    PyObject *place = count == NULL
+                          ? NULL
+                          : PyTuple_Pack(4, kind, detail, count, outer == NULL ? Py_None : outer);
+    if (place != NULL)
+        SET(context->place, place);
+    Py_XDECREF(count);
+    return drop_result(place);
+}
+
+/* Sets ``count`` to the number of the run's copies to host memory so far. */
+static int count_copies(PyObject *copies, long long *count) {
+    if (PyObject_TypeCheck(copies, types.host_copies)) {
+        *count = ((HostCopies *)copies)->count;
+        return 0;
     }
-    for (int i = 0; i < 4; i++)
-        PyTuple_SetItem(place, i, i == 2 ? items[2] : Py_NewRef(items[i]));
-    PyObject *before = context->place;
-    context->place = place;
-    Py_XDECREF(before);
-    return 0;
+    return LACKS(copies, "count");
 }
 
 static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
@@ -394,13 +380,8 @@ static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
     SET(frame->place, context->place == NULL ? Py_None : context->place);
     SET(frame->data, Py_None);
     frame->at = RUNS;
-    if (!IS_NONE(context->copies)) {
-        PyObject *count = PyObject_GetAttr(context->copies, names.count);
-        frame->copies = count == NULL ? -1 : PyLong_AsLongLong(count);
-        Py_XDECREF(count);
-        if (frame->copies == -1 && PyErr_Occurred())
-            return NULL;
-    }
+    if (!IS_NONE(context->copies) && count_copies(context->copies, &frame->copies) < 0)
+        return NULL;
     return Py_NewRef(source);
 }
 
@@ -409,16 +390,13 @@ static PyObject *begin_chain(Stage *self, Frame *frame, Context *context) {
 static int require_data(Stage *stage, Frame *frame, Context *context, PyObject *result) {
     if (IS_NONE(context->copies))
         return 0;
-    PyObject *copies = Py_NewRef(context->copies), *count = PyObject_GetAttr(copies, names.count);
-    long long number = count == NULL ? -1 : PyLong_AsLongLong(count);
-    Py_XDECREF(count);
-    int failed = number == -1 && PyErr_Occurred() ? -1 : 0;
+    PyObject *copies = Py_NewRef(context->copies);
+    long long number;
+    int failed = count_copies(copies, &number);
     if (!failed && number > frame->copies) {
         SET(frame->data, Py_None);
-        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)stage, names.require_data, frame,
-                                                    copies, result, NULL);
-        failed = done == NULL ? -1 : 0;
-        Py_XDECREF(done);
+        failed = drop_result(PyObject_CallMethodObjArgs((PyObject *)stage, names.require_data,
+                                                        frame, copies, result, NULL));
     }
     Py_DECREF(copies);
     return failed;
@@ -533,8 +511,8 @@ static PyObject *step_zip(PyObject *self, Frame *frame, Context *context, PyObje
     Py_RETURN_NONE;
 }
 
-static PyObject *step_element(PyObject *object, Frame *frame, Context *context, PyObject *result) {
-    (void)context;
+static PyObject *step_element(PyObject *object, Frame *frame, Context *Py_UNUSED(context),
+                              PyObject *result) {
     Element *self = (Element *)object;
     if (self->parts == NULL || PyTuple_Size(self->parts) != 1)
         return missing((PyObject *)self, "_parts");
@@ -612,16 +590,13 @@ static PyMemberDef zip_members[] = {{"_parts", T_OBJECT_EX, AT(Zip, parts), READ
 static int zip_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Zip *self = (Zip *)object;
     PyObject *parts;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &parts)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a zip takes a tuple of operations");
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &parts))
         return -1;
-    }
     Py_ssize_t count = PyTuple_Size(parts);
     int same = count > 0;
     for (Py_ssize_t i = 0; i < count; i++)
         if (!PyObject_TypeCheck(PyTuple_GetItem(parts, i), types.operation))
-            return missing(PyTuple_GetItem(parts, i), "and_then") == NULL ? -1 : 0;
+            return LACKS(PyTuple_GetItem(parts, i), "and_then");
     for (Py_ssize_t i = 0; same > 0 && i < count; i++) {
         Operation *part = (Operation *)PyTuple_GetItem(parts, i),
                   *first = (Operation *)PyTuple_GetItem(parts, 0);
@@ -650,12 +625,9 @@ static int element_init(PyObject *object, PyObject *arguments, PyObject *keyword
     Element *self = (Element *)object;
     PyObject *source;
     Py_ssize_t index;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O!n", types.operation, &source, &index)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "an element takes an operation and an index");
-        return -1;
-    }
-    if (is_made(object, self->parts) || is_bare(source))
+    if (has_keywords(object, keywords) ||
+        !PyArg_ParseTuple(arguments, "O!n", types.operation, &source, &index) ||
+        is_made(object, self->parts) || is_bare(source))
         return -1;
     PyObject *parts = PyTuple_Pack(1, source);
     if (parts == NULL)
@@ -673,30 +645,23 @@ static PyMemberDef value_members[] = {{"_result", T_OBJECT_EX, AT(Value, result)
                                       {NULL}};
 
 static int value_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
-    PyObject *result, *parts;
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "O", &result) ||
-        (parts = PyTuple_New(0)) == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a value takes one object");
+    PyObject *result;
+    if (has_keywords(object, keywords) || !PyArg_ParseTuple(arguments, "O", &result))
         return -1;
-    }
     SET(((Value *)object)->result, result);
-    int failed = begin_operation((Operation *)object, parts);
-    Py_DECREF(parts);
-    return failed;
+    return begin_operation((Operation *)object, NULL);
 }
 
 static PyObject *execute_value(Value *self) {
     return self->result == NULL ? missing((PyObject *)self, "result") : Py_NewRef(self->result);
 }
 
-static PyObject *value_execute(PyObject *self, PyObject *context) {
-    (void)context;
+static PyObject *value_execute(PyObject *self, PyObject *Py_UNUSED(context)) {
     return execute_value((Value *)self);
 }
 
 static PyMethodDef value_methods[] = {
-    {"execute", value_execute, METH_O, "execute(context)\n--\n\nReturns the value."},
+    {"execute", value_execute, METH_O, "execute(context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -729,13 +694,10 @@ static int set_walk(Walk *self, PyObject *operation, PyObject *context) {
 static int walk_init(PyObject *object, PyObject *arguments, PyObject *keywords) {
     Walk *self = (Walk *)object;
     PyObject *operation, *context;
-    if (keywords != NULL ||
+    if (has_keywords(object, keywords) ||
         !PyArg_ParseTuple(arguments, "OO!", &operation, types.context, &context) ||
-        self->frames != NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a walk takes an operation and a context, once");
+        is_made(object, self->frames))
         return -1;
-    }
     return set_walk(self, operation, context);
 }
 
@@ -792,6 +754,20 @@ static Frame *frame_at(Walk *walk, Py_ssize_t at) {
     return (Frame *)frame;
 }
 
+/* Tells the tracer that the thread goes on with the operation of the last frame. */
+static int tell_tracer_of_frame(Walk *walk) {
+    Frame *frame = frame_at(walk, PyList_Size(walk->frames) - 1);
+    Context *context = frame == NULL ? NULL : context_of(frame->inner);
+    if (context == NULL || frame->operation == NULL)
+        return frame == NULL || context == NULL ? -1 : LACKS(frame, "operation");
+    Py_INCREF((PyObject *)frame);
+    Py_INCREF((PyObject *)context);
+    int told = tell_tracer(context, frame->operation);
+    Py_DECREF((PyObject *)context);
+    Py_DECREF((PyObject *)frame);
+    return told;
+}
+
 /* Begins ``part``, which is ``walk->part`` unless it is placed elsewhere. Returns 1 if the walk has
    its result, 0 if a frame is to be stepped, -1 with an exception. The caller has references to
    both. */
@@ -832,13 +808,12 @@ static int begin(Walk *walk, PyObject *part, Context *context, int traced) {
     Py_DECREF(result);
     if (depth == 0)
         return 1;
-    Frame *below = traced ? frame_at(walk, depth - 1) : NULL;
-    return !traced ? 0 : below == NULL ? -1 : tell_tracer(context, below->operation);
+    return traced ? tell_tracer_of_frame(walk) : 0;
 }
 
 static int begin_part(Walk *walk, Context *context, int traced) {
     if (!PyObject_TypeCheck(walk->part, types.operation))
-        return missing(walk->part, "execute") == NULL ? -1 : 0;
+        return LACKS(walk->part, "execute");
     PyObject *part = Py_NewRef(walk->part);
     Operation *operation = (Operation *)part;
     operation->used = 1;
@@ -883,9 +858,7 @@ static int step_frame(Walk *walk, Py_ssize_t at, int traced) {
             Py_CLEAR(walk->given);
             done = 1;
         } else if (done == 0 && traced) {
-            Frame *below = frame_at(walk, at - 1);
-            Context *inner = below == NULL ? NULL : context_of(below->inner);
-            done = inner == NULL ? -1 : tell_tracer(inner, below->operation);
+            done = tell_tracer_of_frame(walk);
         }
         Py_XDECREF(result);
     }
@@ -898,7 +871,7 @@ static int step_frame(Walk *walk, Py_ssize_t at, int traced) {
    operation that has raised it when it was begun, or NULL if the step of the last frame has. */
 static int advance(Walk *walk, int traced) {
     if (walk->frames == NULL)
-        return missing((PyObject *)walk, "frames") == NULL ? -1 : 0;
+        return LACKS(walk, "frames");
     for (;;) {
         Py_ssize_t depth = PyList_Size(walk->frames);
         int done = 0;
@@ -915,9 +888,7 @@ static int advance(Walk *walk, int traced) {
             depth = PyList_Size(walk->frames);
         }
         if (done == 0)
-            done = depth > 0                                   ? step_frame(walk, depth - 1, traced)
-                   : missing((PyObject *)walk, "part") == NULL ? -1
-                                                               : 0;
+            done = depth > 0 ? step_frame(walk, depth - 1, traced) : LACKS(walk, "part");
         if (done != 0)
             return done;
     }
@@ -929,10 +900,7 @@ static PyObject *walk_advance(PyObject *self, PyObject *traced) {
 }
 
 static PyMethodDef walk_methods[] = {
-    {"advance", walk_advance, METH_O,
-     "advance(traced)\n--\n\nGoes on until the walk has its result. After an exception, ``_part`` "
-     "is the operation that\n"
-     "has raised it when it was begun, or None if the step of the last frame has."},
+    {"advance", walk_advance, METH_O, "advance(traced)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -969,42 +937,31 @@ PyObject *run_through(PyObject *operation, Context *context) {
     PyObject *alone = execute_alone(operation, context);
     if (alone != NULL)
         return alone;
-    if (PyErr_Occurred()) {
-        PyObject *error = caught_error();
-        alone = PyObject_CallFunctionObjArgs(given.failed_to_execute, operation,
-                                             (PyObject *)context, error, NULL);
-        Py_DECREF(error);
-        return alone;
-    }
+    if (PyErr_Occurred())
+        return handle_error(given.failed_to_execute, NULL, operation, context, NULL);
     Walk *walk = (Walk *)new_walk(operation, context);
     if (walk == NULL)
         return NULL;
-    PyObject *result = NULL;
-    if (advance(walk, 0) > 0) {
+    PyObject *result;
+    if (advance(walk, 0) > 0)
         result =
             walk->result == NULL ? missing((PyObject *)walk, "result") : Py_NewRef(walk->result);
-    } else {
-        PyObject *error = caught_error();
-        result = METHOD1(walk, names._caught, error);
-        Py_DECREF(error);
-    }
+    else
+        result = handle_error((PyObject *)walk, names._caught, NULL);
     Py_DECREF((PyObject *)walk);
     return result;
 }
 
-static PyObject *core_run_through(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    if (count != 2 || !PyObject_TypeCheck(arguments[1], types.context)) {
-        PyErr_SetString(PyExc_TypeError, "run_through takes an operation and a context");
-        return NULL;
-    }
+static PyObject *core_run_through(PyObject *Py_UNUSED(module), PyObject *const *arguments,
+                                  Py_ssize_t count) {
+    if (count != 2 || !PyObject_TypeCheck(arguments[1], types.context))
+        return refuse("run_through takes an operation and a context");
     return run_through(arguments[0], (Context *)arguments[1]);
 }
 
 static PyMethodDef functions[] = {
     {"run_through", FAST(core_run_through), METH_FASTCALL,
-     "run_through(operation, context)\n--\n\nExecutes an operation to its end, and blocks the "
-     "thread at each stop."},
+     "run_through(operation, context)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1054,28 +1011,21 @@ int add_walking(PyObject *module) {
         SLOTS_OF(Walk),
         {0, NULL},
     };
-    types.operation =
-        add_type(module, "oxide._core.Operation", sizeof(Operation), COLLECTED, operation, NULL);
-    types.frame = add_type(module, "oxide._core.Frame", sizeof(Frame), COLLECTED, frame, NULL);
-    types.walk = add_type(module, "oxide._core.Walk", sizeof(Walk), COLLECTED, walk, NULL);
-    if (types.operation == NULL || types.frame == NULL || types.walk == NULL)
+    const Kind kinds[] = {
+        {&types.operation, "oxide._core.Operation", sizeof(Operation), COLLECTED, operation},
+        {&types.frame, "oxide._core.Frame", sizeof(Frame), COLLECTED, frame},
+        {&types.walk, "oxide._core.Walk", sizeof(Walk), COLLECTED, walk},
+        {&types.stage, "oxide._core.Stage", sizeof(Stage), COLLECTED, stage, &types.operation},
+        {&types.zip, "oxide._core.Zip", sizeof(Zip), COLLECTED, zip, &types.operation},
+        {&types.element, "oxide._core.Element", sizeof(Element), COLLECTED, element,
+         &types.operation},
+        {&types.value, "oxide._core.Value", sizeof(Value), COLLECTED, value, &types.operation},
+    };
+    if (ADD_KINDS(module, kinds) < 0)
         return -1;
-    types.stage =
-        add_type(module, "oxide._core.Stage", sizeof(Stage), COLLECTED, stage, types.operation);
-    types.zip = add_type(module, "oxide._core.Zip", sizeof(Zip), COLLECTED, zip, types.operation);
-    types.element = add_type(module, "oxide._core.Element", sizeof(Element), COLLECTED, element,
-                             types.operation);
-    types.value =
-        add_type(module, "oxide._core.Value", sizeof(Value), COLLECTED, value, types.operation);
-    if (types.stage == NULL || types.zip == NULL || types.element == NULL || types.value == NULL)
+    if (PyModule_AddIntMacro(module, MAP) < 0 || PyModule_AddIntMacro(module, INSPECT) < 0 ||
+        PyModule_AddIntMacro(module, AND_THEN) < 0 ||
+        PyModule_AddIntMacro(module, WITH_CONTEXT) < 0)
         return -1;
-    static const struct {
-        const char *name;
-        int value;
-    } kinds[] = {
-        {"MAP", MAP}, {"INSPECT", INSPECT}, {"AND_THEN", AND_THEN}, {"WITH_CONTEXT", WITH_CONTEXT}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0)
-            return -1;
     return PyModule_AddFunctions(module, functions);
 }

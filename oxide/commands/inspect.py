@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxide.commands.finding import find_kernel, module_of
+from oxide.commands.listing import listing, text_of
 from oxide.commands.output import refuse, say, write
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def inspect(
         special = specialized(find_kernel(kernel), kernel, types or [])
         form = chosen[0] if chosen else "checks"
         if source:
-            from oxide.commands.listing import listing
-
             write("inspect", listing(special, form, capability), None)
         elif resources:
             for name, value in dataclasses.asdict(special.resources(block)).items():
@@ -85,29 +84,6 @@ def inspect(
             write("inspect", text_of(special, form, capability), None)
     except (OxideError, LookupError) as error:
         refuse("inspect", str(error.args[0]))
-
-
-def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
-    """Returns one form of a kernel, such as ``"ptx"``, as text. Raises ``LookupError`` if a tool for it is missing."""
-    if form == "ptx":
-        return special.ptx(cc)
-    if form == "sass":
-        from oxide.commands.sass import disassembly
-
-        return disassembly(special.ptx(cc))
-    if form == "llvm":
-        return special.llvm_ir()
-    if form == "asm":
-        return special.native_asm()
-    kernel = special.description
-    if kernel.tile is not None:
-        from oxide.compiler.tile.explanation import explained
-
-        return explained(kernel.tile, 10 * cc[0] + cc[1])
-    lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
-    if kernel.unchecked:
-        lines.append("  unchecked: no access is checked")
-    return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
 
 
 def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:

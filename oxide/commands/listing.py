@@ -7,10 +7,10 @@ listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LIN
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from oxide.compiler.source.text import line_in, text_of
+from oxide.compiler.source.text import line_in
+from oxide.compiler.source.text import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -28,37 +28,68 @@ _NO_CODE = re.compile(r"^\s*(?://|#|\.|$)|^\s*[$.\w]+:|^\s*[{}()]\s*$")
 def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     """Returns the source of a kernel, and of the functions inlined into it. Below each line stand the lines of ``form``
     that it becomes. Raises ``LookupError`` if the code has no line tables or a tool is missing."""
-    notes = notes_of(special, form, cc)
+    notes = _notes(special, form, cc)
+    function = special.description.function
+    own = function.__code__.co_filename
+    source = source_of(function).split("\n")[:-1]
+    lines = {(own, number): text for number, text in enumerate(source, function.__code__.co_firstlineno)}
+    for place in notes:
+        lines.setdefault(place, line_in(*place))
     shown: list[str] = []
-    for file, lines in source_lines(special, notes).items():
+    for file in dict.fromkeys([own, *[file for file, _ in sorted(notes)]]):
         shown.append(file)
-        for number, text in lines:
+        for (_, number), text in sorted([each for each in lines.items() if each[0][0] == file]):
             shown.append(f"{number:5}  {text}".rstrip())
             shown += [f"{'':7}  | {note}" for note in notes.get((file, number), ())]
     return "\n".join(shown)
 
 
-def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
+def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
+    """Returns one form of a kernel, such as ``"ptx"``, as text. Raises ``LookupError`` if a tool for it is missing."""
+    if form == "ptx":
+        return special.ptx(cc)
+    if form == "sass":
+        from oxide.commands.sass import disassembly
+
+        return disassembly(special.ptx(cc))
+    if form == "llvm":
+        return special.llvm_ir()
+    if form == "asm":
+        return special.native_asm()
+    kernel = special.description
+    if kernel.tile is not None:
+        from oxide.compiler.tile.explanation import explained
+
+        return explained(kernel.tile, 10 * cc[0] + cc[1])
+    lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
+    if kernel.unchecked:
+        lines.append("  unchecked: no access is checked")
+    return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
+
+
+def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
     """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
     no places, or the code has no line tables."""
-    from oxide.commands.inspect import text_of
-
-    if form == "checks" and special.description.tile is None:
-        found: dict[Place, list[str]] = {}
-        for check in special.checks():
-            found.setdefault((check.file, check.line), []).append(re.sub(r"^line \d+: ", "", str(check)))
-        return found
-    if form == "checks":
-        return _plan(special, text_of(special, form, cc))
-    if form not in ("ptx", "sass", "asm"):
+    if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
-    notes = by_place(text_of(special, form, cc))
-    if not notes:
-        raise LookupError(
-            f"--source --{form}: the code of kernel {special.description.name} has no line tables; compile it with "
-            "@kernel(lineinfo=True), or set OXIDE_LINEINFO=1"
-        )
-    return notes
+    if form != "checks":
+        notes = by_place(text_of(special, form, cc))
+        if not notes:
+            raise LookupError(
+                f"--source --{form}: the code of kernel {special.description.name} has no line tables; compile it with "
+                "@kernel(lineinfo=True), or set OXIDE_LINEINFO=1"
+            )
+        return notes
+    if special.description.tile is None:
+        placed = [(check.file, check.line, re.sub(r"^line \d+: ", "", str(check))) for check in special.checks()]
+    else:
+        file = special.description.function.__code__.co_filename
+        plan = re.findall(r"^line (\d+): (.*)", text_of(special, form, cc), re.MULTILINE)
+        placed = [(file, int(line), text) for line, text in plan]
+    found: dict[Place, list[str]] = {}
+    for file, line, text in placed:
+        found.setdefault((file, line), []).append(text)
+    return found
 
 
 def by_place(code: str) -> dict[Place, list[str]]:
@@ -85,33 +116,3 @@ def by_place(code: str) -> dict[Place, list[str]]:
 
 def _path(file: re.Match[str]) -> str:
     return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
-
-
-def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:
-    """Returns numbered lines of source, by file: all lines of the kernel's function, and every other line that has
-    notes."""
-    function = special.description.function
-    own = function.__code__.co_filename
-    found: dict[str, list[tuple[int, str]]] = {own: list(_function_lines(function))}
-    numbers = {number for number, _ in found[own]}
-    for file, number in sorted(notes):
-        if file != own or number not in numbers:
-            found.setdefault(file, []).append((number, line_in(file, number)))
-    found[own].sort()
-    return found
-
-
-def _function_lines(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
-    lines = text_of(function).split("\n")[:-1]
-    return enumerate(lines, function.__code__.co_firstlineno)
-
-
-def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
-    """Maps places in the source to the lines of a tile kernel's plan that begin with ``line N:``, without this
-    beginning."""
-    file = special.description.function.__code__.co_filename
-    found: dict[Place, list[str]] = {}
-    for line in plan.splitlines():
-        if placed := re.match(r"line (\d+): (.*)", line):
-            found.setdefault((file, int(placed[1])), []).append(placed[2])
-    return found

@@ -74,5 +74,5 @@ def run(
     # Replaces this process, so that signals, streams, tracebacks and the exit status are the program's own.
     command = program.command
     if numba_cuda:
-        command = [sys.executable, "-m", "oxide.commands.numba_program", *program.words]
+        command = [sys.executable, "-m", "oxide.commands.hosted", "numba-cuda", *program.words]
     os.execve(sys.executable, command, {**os.environ, **environment})

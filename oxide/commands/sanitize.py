@@ -96,7 +96,7 @@ def _on_cpu(program: Program, kinds: list[str]) -> Report:
     report = Report(f"CPU device, {' and '.join(kinds)}")
     with tempfile.TemporaryDirectory() as folder:
         findings = Path(folder, "findings")
-        command = [sys.executable, "-m", "oxide.commands.observed", str(findings), *program.words]
+        command = [sys.executable, "-m", "oxide.commands.hosted", str(findings), *program.words]
         environment = {**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SANITIZE": ",".join(kinds)}
         sys.stdout.flush()
         report.status = subprocess.call(command, env=environment | {"OXIDE_INTERPRET": ""})

@@ -11,7 +11,6 @@ to the whole process (``provide``), which uses them if the compiler is not insta
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ from oxide import disk
 from oxide.compiler.cache import Facts, decoded, decoded_needs, encoded
 from oxide.compiler.description import KernelDescription
 from oxide.compiler.signature.signature import Closed
-from oxide.driver.base import Code, Target
+from oxide.driver.base import Code, Target, capability_of
 from oxide.errors import CompileError
 
 from .prebuilt.manifest import file_digest, read_file
@@ -64,8 +63,9 @@ def described_entry(
 def described_code(code: Code, file: str) -> dict[str, Any]:
     """Returns the manifest's record of the code for a target. ``file`` is the name of the file with the image."""
     arch = code.target.arch
-    if code.target.kind == "ptx" and (named := re.search(rb"^\.target\s+(sm_\w+)", code.image, re.MULTILINE)):
-        arch = named[1].decode()
+    if code.target.kind == "ptx":
+        _, _, after = code.image.partition(b"\n.target ")
+        arch = after.partition(b"\n")[0].decode() or arch
     elif code.target.kind == "native":
         arch = named_arch(code.target)
     return {
@@ -150,7 +150,7 @@ class BuiltEntry:
         fitting = [code for code in codes if _runs_on(code["arch"], target.arch)]
         if not fitting:
             raise self._not_built(f"{target.arch} (compute capability {_shown(target.arch)})")
-        return max(fitting, key=lambda code: _number(code["arch"]))
+        return max(fitting, key=lambda code: capability_of(code["arch"]))
 
     def _not_built(self, device: str) -> CompileError:
         built = ", ".join(_shown_code(code) for code in self._record["codes"])
@@ -165,16 +165,12 @@ def _runs_on(arch: str, device: str) -> bool:
     PTX names and for newer ones. If the architecture has a suffix, as in ``sm_90a``, the PTX runs on that architecture
     alone."""
     if not arch[-1].isdigit():
-        return _number(arch) == _number(device)
-    return _number(arch) <= _number(device)
-
-
-def _number(arch: str) -> int:
-    return int(re.sub(r"\D", "", arch))
+        return capability_of(arch) == capability_of(device)
+    return capability_of(arch) <= capability_of(device)
 
 
 def _shown(arch: str) -> str:
-    number = _number(arch)
+    number = capability_of(arch)
     return f"{number // 10}.{number % 10}"
 
 

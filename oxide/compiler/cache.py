@@ -199,13 +199,13 @@ def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
 # Dataclasses as JSON
 
 _CLASSES = {
-    "Elementwise": ".elementwise.accesses",
-    "FaultSite": ".source.faults",
-    "OwnAccess": ".elementwise.accesses",
-    "Placement": ".bounds.hoist",
-    "PortableKernel": ".ir.portable",
-    "SharedMemory": ".ir.primitives",
-    "Widening": ".source.widening",
+    "Elementwise": "oxide.compiler.elementwise.accesses",
+    "FaultSite": "oxide.compiler.source.faults",
+    "OwnAccess": "oxide.compiler.elementwise.accesses",
+    "Placement": "oxide.compiler.bounds.hoist",
+    "PortableKernel": "oxide.compiler.ir.portable",
+    "SharedMemory": "oxide.compiler.ir.primitives",
+    "Widening": "oxide.compiler.source.widening",
 }
 """The dataclasses that the cache can encode, with the module of each."""
 
@@ -242,7 +242,7 @@ def decoded(value: Any, files: Mapping[str, str]) -> Any:
         from .ir.parser import parse
 
         return parse(fields)
-    found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
+    found = getattr(importlib.import_module(_CLASSES[name]), name)
     return found(**{field: decoded(item, files) for field, item in fields.items()})
 
 

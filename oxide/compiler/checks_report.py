@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
@@ -18,7 +18,10 @@ from oxide.errors import CompileError
 from oxide.pictures.html import preformatted
 
 if TYPE_CHECKING:
-    from .specialization import Specialization
+    from oxide.compiler.ir.portable import PortableKernel
+    from oxide.compiler.signature.signature import Closed
+
+    from .description import KernelDescription
 
 
 @final
@@ -72,30 +75,35 @@ def _remark(item: Check | Widening) -> Remark:
     return item.file, item.line, mark, text
 
 
-def checks_of(special: Specialization) -> tuple[Check, ...]:
+def checks_of(
+    kernel: KernelDescription,
+    portable: PortableKernel,
+    parameters: tuple[Closed, ...],
+    sites: Sequence[FaultSite],
+    placements: Sequence[Placement],
+) -> tuple[Check, ...]:
     """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves that further
     accesses are in bounds."""
     from oxide.compiler.ptx.ptx import sites_left
 
-    kernel = special.description
     if kernel.unchecked:
         return ()
-    left = sites_left(special.portable, kernel.name, special.parameters)
+    left = sites_left(portable, kernel.name, parameters)
     by_site: dict[int, Check] = {}
-    for number, site in enumerate(special.sites):
+    for number, site in enumerate(sites):
         # Site -1 is an access to one of several slices. Its placement counts for each site without its own placement.
-        found = [p for p in special.placements if p.site == number] or [p for p in special.placements if p.site == -1]
+        found = [p for p in placements if p.site == number] or [p for p in placements if p.site == -1]
         checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
         if checks:
             by_site[number] = max(checks, key=lambda check: _COST[check.place])
     return tuple(sorted(by_site.values(), key=lambda check: (check.file, check.line, check.parameter, check.axis or 0)))
 
 
-def deny_checks_in_loops(special: Specialization) -> None:
+def deny_checks_in_loops(kernel: str, checks: Iterable[Check]) -> None:
     """Raises ``CompileError`` for the first check that stays inside a loop."""
-    for check in checks_of(special):
+    for check in checks:
         if check.place == "access" and check.in_loop:
-            raise _denied(special.description.name, check)
+            raise _denied(kernel, check)
 
 
 _COST = {"proved": 0, "hoisted": 1, "access": 2}

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
-from oxide.compiler.signature.signature import Declared
+from oxide.compiler.signature.annotations import Declared
+from oxide.compiler.signature.signature import Closed
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 
 from .options import APART, Options
 
 if TYPE_CHECKING:
-    from oxide.compiler.built import BuiltKernel
-    from oxide.compiler.fusion import Fusion, Prologue
+    from oxide.compiler.bounds.hoist import Placement
+    from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.source import TileSource
 
@@ -46,6 +47,33 @@ class LaunchNeeds:
     begin at multiples of 16 bytes."""
 
 
+class FusedSource(Protocol):
+    """The stages that a fused kernel is composed of. ``fusion.py`` has the implementations."""
+
+    @property
+    def parameters(self) -> tuple[Closed, ...]: ...
+
+    @property
+    def needs(self) -> LaunchNeeds: ...
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """Returns the specializations of the stages."""
+
+    @property
+    def bindings(self) -> tuple[str, ...]:
+        """Returns texts that say which values the stages share."""
+
+    def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
+        """Composes the kernel. Raises ``CompileError``."""
+
+
+class BuiltSource(Protocol):
+    """The code of a kernel that was built ahead of time. ``built.py`` has the implementation."""
+
+    def entry(self, kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Any: ...
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelDescription(Options):
@@ -71,7 +99,7 @@ class KernelDescription(Options):
     tile_key: tuple[Any, ...] = ()
     """The values besides the function that the source of a tile kernel depends on: the shapes of tiles, the constants,
     the number of threads, the number of stages, and the compute capability that the CPU simulates."""
-    fusion: Fusion | Prologue | None = field(default=None, metadata=APART)  # hashed by its stages
+    fusion: FusedSource | None = field(default=None, metadata=APART)  # hashed by its stages
     """The source of a fused kernel: its stages; None for any other kernel."""
-    prebuilt: BuiltKernel | None = field(default=None, metadata=APART)  # it has a key of its own
+    prebuilt: BuiltSource | None = field(default=None, metadata=APART)  # it has a key of its own
     """The code of a kernel that was built ahead of time; None for a kernel that is compiled."""

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
-from oxide import disk
+from oxide import disk, errors
 from oxide.compiler.signature.captured import captured
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
@@ -99,7 +99,7 @@ def _add_kernel(text: _Text, kernel: KernelDescription, parameters: tuple[Closed
 def environment() -> tuple[str, ...]:
     """Returns the part of a fingerprint that is the same for all kernels: the compiler's source, the versions of its
     packages, and numba's settings. Raises ``OSError`` if a source file cannot be read."""
-    package = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.join(os.path.dirname(os.path.abspath(errors.__file__)), "compiler")
     sources: list[str | bytes] = []
     paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):

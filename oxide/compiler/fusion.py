@@ -22,7 +22,6 @@ afterwards, or has its old value.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,22 +29,22 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from oxide.compiler.ir.parameters import argument_types, element_type
+from oxide.compiler.ir.text import identifier
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing
 from oxide.errors import LaunchError
 
 from .description import LaunchNeeds
 from .elementwise.accesses import ITEMS, Elementwise, OwnAccess
+from .kernel import Kernel
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
 
-    from .description import KernelDescription
     from .elementwise.composition import Part, Words
     from .elementwise.prologue import Reads
-    from .kernel import Kernel
-    from .specialization import Specialization
+    from .specialization import Specialization, SpecializedKernel
 
 T = TypeVar("T")
 
@@ -69,30 +68,6 @@ class NotFused(LaunchError):
 
 NotFused.__name__ = NotFused.__qualname__ = LaunchError.__name__
 NotFused.__module__ = LaunchError.__module__
-
-
-def elementwise(
-    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
-) -> Elementwise | str:
-    """Returns the accesses of an elementwise kernel, or the reason why the kernel cannot be fused with others."""
-    from .elementwise.proof import elementwise as proved  # here, as it loads LLVM, which a cached kernel does not need
-
-    reasons = {
-        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
-        "it has clusters of blocks": kernel.cluster is not None,
-        "it uses shared memory": needs.dynamic_shared,
-        "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
-            needs.index_1d or needs.index_2d
-        ),
-        "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
-        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
-        "it limits its registers": kernel.max_registers is not None,
-        "it has line tables": kernel.lineinfo,
-        "it is interpreted": kernel.interpreted,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "") or proved(
-        portable, parameters, 2 if needs.index_2d else 1
-    )
 
 
 @final
@@ -181,11 +156,9 @@ def _remembered(fusions: dict[Any, Any], key: Any, make: Callable[[], T]) -> T:
     return found
 
 
-def _kernel_of(first: Kernel, fusion: Fusion | Prologue, **options: Any) -> Kernel:
+def _kernel_of(first: SpecializedKernel, fusion: Fusion | Prologue, **options: Any) -> Kernel:
     """Returns the kernel that is compiled from ``fusion``. Its function has the file and the line of the kernel
     ``first``."""
-    from .kernel import Kernel
-
     code = first.function
     assert isinstance(code, FunctionType)
     name = fusion.name
@@ -361,7 +334,7 @@ class Fusion:
         from .elementwise.composition import compose  # here, as it loads LLVM, which a cached kernel does not need
 
         parts, words, placements = self.composed()
-        symbol = "oxide.fused." + re.sub(r"\W", "_", self.name)
+        symbol = "oxide.fused." + identifier(self.name)
         return compose(self.name, symbol, parts, words), placements
 
     def composed(self) -> tuple[list[Part], list[Words], tuple[Placement, ...]]:

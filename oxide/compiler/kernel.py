@@ -9,19 +9,14 @@ takes a ``Launches`` object, which can.
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast
 
-from oxide.compiler.signature.signature import (
-    Closed,
-    Declared,
-    NumbaParameter,
-    UntypedParameter,
-    default_values,
-    parse_parameters,
-)
+from oxide.compiler.signature.annotations import Declared, default_values, parse_parameters
+from oxide.compiler.signature.signature import Closed, NumbaParameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
 from oxide.compiler.source.text import keep_text
 from oxide.driver.base import Dim3, KernelResources
@@ -35,64 +30,69 @@ from .options import Options, checked
 from .specialization import Specialization, not_typed
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.source.widening import Widening
-    from oxide.runtime.launching.tuning import Tuned
-    from oxide.runtime.operations.operation import (
-        DeviceOperation,  # for annotations alone: the runtime makes the operations
-    )
 
-    from .built import BuiltKernel
     from .checks_report import Check
-    from .fusion import Fusion, Prologue
+    from .description import BuiltSource, FusedSource
     from .tile.source import TileSource
+
+    # What a launch returns and what tuning finds. The runtime, which makes them, says what they are.
+    Operation = TypeVar("Operation", default=Any, covariant=True)
+    Result = TypeVar("Result", default=Any, covariant=True)
+else:
+    Operation, Result = map(typing.TypeVar, ("Operation", "Result"))
 
 __all__ = ["Kernel", "Launches"]
 
 
-class Launcher(Protocol):
+class Launcher(Protocol[Operation]):
     """A kernel with a launch configuration."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Operation:
         """Returns an operation that launches the kernel and yields the arguments."""
 
-    def interpret(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def interpret(self, *args: Any, **kwargs: Any) -> Operation:
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
 
 
-class Tuning(Protocol):
+class Tuning(Protocol[Operation, Result]):
     """Finds the fastest options of one kernel, and launches the kernel with them. The runtime implements this
     protocol."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Operation:
         """Returns an operation that launches the kernel with the fastest options found for the arguments' shapes. If no
         search was made for these shapes, the launch has the first candidate's options."""
 
-    def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
+    def tune(
+        self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
+    ) -> Result:
         """Measures the candidates in ``configs`` and returns the result, as ``Kernel.tune`` does."""
 
     async def tune_async(
         self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
-    ) -> Tuned:
+    ) -> Result:
         """Does what ``tune`` does, in a thread."""
 
     def load(self, path: str | PathLike[str]) -> int:
         """Loads the results of earlier searches from a file, as ``Kernel.load_tuned`` does."""
 
 
-class Launches(Protocol):
+class Launches(Protocol[Operation, Result]):
     """Launches one kernel. The runtime implements this protocol. Each kernel has an object of its own, which may cache
     data that all launches of the kernel need."""
 
     @property
-    def configured(self) -> Callable[[Kernel, object | None], Launcher]:
+    def configured(self) -> Callable[[Any, object | None], Launcher[Operation]]:
         """Returns a function that takes a kernel and a launch configuration, and returns a launcher. The configuration
         is the content of the brackets, or None without brackets."""
 
-    def tuner(self, kernel: Kernel, configs: object) -> Tuning:
+    def tuner(self, kernel: Any, configs: object) -> Tuning[Operation, Result]:
         """Returns the object that tunes a kernel. ``configs`` are the candidates that the kernel was made with."""
 
-    def again(self) -> Launches:
+    def again(self) -> Launches[Operation, Result]:
         """Returns a new object of this type, for another form of the same kernel."""
 
     @without_frames
@@ -102,8 +102,7 @@ class Launches(Protocol):
         """Returns the resources that a specialization uses on the device that operations run on."""
 
 
-@final
-class Kernel:
+class Kernel(Generic[Operation, Result]):
     """A GPU function. A call returns an operation that launches it.
 
     ``kernel[config](…)`` launches with a ``LaunchConfig``, ``kernel[grid, block](…)`` with two shapes, ``kernel(…)``
@@ -116,7 +115,7 @@ class Kernel:
         self,
         function: Callable[..., Any],
         *,
-        launches: Launches | None = None,
+        launches: Launches[Operation, Result] | None = None,
         compiling: Callable[[], Callable[[str, tuple[Closed, ...]], None]] | None = None,
         compiled: Callable[[str, float], None] | None = None,
         requires: Iterable[str] = (),
@@ -125,8 +124,8 @@ class Kernel:
         names: Mapping[str, Any] | None = None,
         tile: TileSource | None = None,
         tile_key: tuple[Any, ...] = (),
-        fusion: Fusion | Prologue | None = None,
-        prebuilt: BuiltKernel | None = None,
+        fusion: FusedSource | None = None,
+        prebuilt: BuiltSource | None = None,
         **options: Any,
     ) -> None:
         """Makes a kernel with the options of ``kernel``. Without ``launches`` it can be compiled but not launched.
@@ -190,7 +189,7 @@ class Kernel:
         self.each: Kernel | None = None
         """A kernel with the same parameters and results, each thread of which computes one element. Fusion uses it
         instead of this kernel. None if there is no such kernel."""
-        self.followed_by: Callable[[Kernel], Kernel | str] | None = None
+        self.followed_by: Callable[[Any], Kernel | str] | None = None
         """A function that combines this kernel with another kernel, which is launched next on this kernel's only
         output. It returns one kernel that computes the same final result, bit for bit, or the reason why there is no
         such kernel. The returned kernel has this kernel's parameters and launches. None if there is no such
@@ -203,11 +202,11 @@ class Kernel:
         self.only: Specialization | None = None
         """The only specialization of a kernel that is not generic. None for a generic kernel, and before
         ``specialize()`` has made the specialization."""
-        self._unconfigured: Callable[..., DeviceOperation[tuple[Any, ...]]] | None = None
+        self._unconfigured: Callable[..., Operation] | None = None
         """The launcher for calls without a launch configuration, which is the tuner if there is one. None before the
         first such call."""
-        self._interpreted: Kernel | None = None
-        self._tuner: Tuning | None = None
+        self._interpreted: Self | None = None
+        self._tuner: Tuning[Operation, Result] | None = None
         if launches is not None and configs:
             self._unconfigured = self._tuner = launches.tuner(self, configs)
 
@@ -222,7 +221,7 @@ class Kernel:
         """Returns the explicit signatures of an adopted kernel, or an empty tuple."""
         return self.description.signatures
 
-    def __getitem__(self, config: object) -> Launcher:
+    def __getitem__(self, config: object) -> Launcher[Operation]:
         """Returns a launcher: the kernel with a launch configuration, which is a ``LaunchConfig``, or grid and block. A
         call of the launcher with the arguments returns the operation that launches the kernel.
 
@@ -237,7 +236,7 @@ class Kernel:
             drop_frames(error)
             raise
 
-    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Operation:
         """Returns an operation that launches the kernel with its own block and yields the arguments.
 
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
@@ -251,7 +250,7 @@ class Kernel:
             drop_frames(error)
             raise
 
-    def interpret(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
+    def interpret(self, *args: Any, **kwargs: Any) -> Operation:
         """Returns an operation that runs the kernel as plain Python in this process, thread by thread, for a debugger.
 
         The checks, results and faults are those of a launch. ``breakpoint()`` and a debugger work in the kernel.
@@ -265,7 +264,7 @@ class Kernel:
             raise
 
     @property
-    def interpreted(self) -> Kernel:
+    def interpreted(self) -> Self:
         """Returns the form of the kernel whose launches are interpreted. Raises ``LaunchError`` if the kernel is not
         typed."""
         if self.description.interpreted:
@@ -284,9 +283,9 @@ class Kernel:
             found = self._interpreted = self._again(replace(self.description, interpreted=True))
         return found
 
-    def _again(self, description: KernelDescription) -> Kernel:
+    def _again(self, description: KernelDescription) -> Self:
         """Returns another form of the kernel."""
-        found = object.__new__(Kernel)
+        found = object.__new__(type(self))
         vars(found).update(vars(self))
         found.description = description
         found.launches = None if self.launches is None else self.launches.again()
@@ -307,18 +306,18 @@ class Kernel:
 
     # Tuning
 
-    def with_options(self, options: Mapping[str, Any]) -> Kernel:
+    def with_options(self, options: Mapping[str, Any]) -> Self:
         """Returns the kernel with other values of ``block``, ``items_per_thread`` and ``max_registers``. Raises
         ``CompileError`` for an impossible value."""
         return self._again(replace(self.description, **checked(self.function, self.name, options)))
 
-    def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> DeviceOperation[tuple[Any, ...]]:
+    def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> Operation:
         """Returns an operation that launches the kernel with a candidate's options. ``tune`` measures the operation."""
         return self.with_options(config)(*arguments)
 
     def tune(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = True, **kwargs: Any
-    ) -> Tuned:
+    ) -> Result:
         """Finds the fastest of some candidates for the arguments of a launch, as in
         ``k.tune([{"block": 128}, {"block": 256}], x, out)``. If a later launch gives no configuration and its arguments
         have the same shapes, it uses this candidate.
@@ -332,7 +331,7 @@ class Kernel:
 
     async def tune_async(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
-    ) -> Tuned:
+    ) -> Result:
         """Does what ``tune`` does, in a thread, so that the event loop keeps running."""
         return await self._tuning().tune_async(configs, args, kwargs, budget, progress)
 
@@ -342,7 +341,7 @@ class Kernel:
         for another version of its source."""
         return self._tuning().load(path)
 
-    def _tuning(self) -> Tuning:
+    def _tuning(self) -> Tuning[Operation, Result]:
         if self.launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be tuned: import oxide, which brings the runtime")
         if self._tuner is None:
@@ -361,10 +360,10 @@ class Kernel:
 
         return global_name(self, f"kernel {self.name}")
 
-    def __copy__(self) -> Kernel:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # a kernel is its own copy, as a function is
 
     def __repr__(self) -> str:
@@ -374,7 +373,7 @@ class Kernel:
         """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
         from .report import described
 
-        return described(self)
+        return described(self.description, self.defaults)
 
     @without_frames
     def specialize(self, **types: Any) -> Specialization:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oxide.errors import place_name
 from oxide.pictures.html import preformatted, table
 
 if TYPE_CHECKING:
-    from .kernel import Kernel
+    from .description import KernelDescription
 
 
-def described(kernel: Kernel) -> str:
+def described(options: KernelDescription, defaults: Mapping[str, Any]) -> str:
     """Returns the report of a kernel as HTML. Compiles nothing."""
-    options = kernel.description
-    rows = [(parameter.name, _with_default(kernel, parameter.name, parameter.annotation)) for parameter in
-            kernel.parameters]  # fmt: skip
+    rows = [
+        (each.name, f"{each.annotation} = {defaults[each.name]!r}" if each.name in defaults else str(each.annotation))
+        for each in options.parameters
+    ]
     shown = {
         "block": options.default_block,
         "items per thread": options.items_per_thread if options.items_per_thread != (1, 1, 1) else None,
@@ -28,7 +30,7 @@ def described(kernel: Kernel) -> str:
         ),
     }
     rows += [(name, str(value)) for name, value in shown.items() if value]
-    return report("kernel", kernel.name, kernel.function, rows)
+    return report("kernel", options.name, options.function, rows)
 
 
 def report(kind: str, name: str, function: Any, rows: list[tuple[str, str]]) -> str:
@@ -37,8 +39,3 @@ def report(kind: str, name: str, function: Any, rows: list[tuple[str, str]]) -> 
     caption = f"{kind} {name}, {place_name(code.co_filename, code.co_firstlineno)}"
     doc = inspect.getdoc(function)
     return table(rows, caption) + (preformatted(doc) if doc else "")
-
-
-def _with_default(kernel: Kernel, name: str, annotation: object) -> str:
-    text = str(annotation)
-    return f"{text} = {kernel.defaults[name]!r}" if name in kernel.defaults else text

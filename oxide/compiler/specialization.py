@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from oxide import disk
 from oxide.compiler.signature.signature import Closed, NumbaParameter
@@ -23,7 +23,7 @@ from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, Tu
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
-from oxide.driver.base import Code, KernelResources, Target
+from oxide.driver.base import Code, KernelResources, Target, capability_of
 from oxide.errors import CompileError, LaunchError, cell_of
 from oxide.locks import new_lock, unheld
 from oxide.messages import written
@@ -42,13 +42,37 @@ if TYPE_CHECKING:
     from .built import BuiltEntry
     from .cache import Entry, Facts
     from .checks_report import Check
-    from .description import KernelDescription, LaunchNeeds
+    from .description import FusedSource, KernelDescription, LaunchNeeds
     from .elementwise.accesses import Elementwise
-    from .fusion import Fusion, Prologue
-    from .kernel import Kernel
     from .tile.source import TileSource
 
-__all__ = ["Specialization"]
+__all__ = ["Specialization", "SpecializedKernel"]
+
+
+class SpecializedKernel(Protocol):
+    """A kernel, as its specializations and fused kernels know it. ``Kernel`` is the implementation."""
+
+    name: str
+    function: Callable[..., Any]
+    description: KernelDescription
+    is_generic: bool
+    compiling: Callable[[], Callable[[str, tuple[Closed, ...]], None]] | None
+    compiled: Callable[[str, float], None] | None
+
+    @property
+    def launches(self) -> Any: ...
+
+    @property
+    def each(self) -> SpecializedKernel | None: ...
+
+    @property
+    def followed_by(self) -> Callable[[Any], Any] | None: ...
+
+    def specialize(self, **types: Any) -> Specialization: ...
+
+    def specialization(self, parameters: tuple[Closed, ...]) -> Specialization: ...
+
+    def note_compiled(self, seconds: float) -> None: ...
 
 
 @final
@@ -57,7 +81,10 @@ class Specialization:
     machine code come from the cache or are compiled."""
 
     def __init__(
-        self, kernel: Kernel, parameters: tuple[Closed, ...], refuse: Callable[[str, tuple[Closed, ...]], None] | None
+        self,
+        kernel: SpecializedKernel,
+        parameters: tuple[Closed, ...],
+        refuse: Callable[[str, tuple[Closed, ...]], None] | None,
     ) -> None:
         from .built import provided_entry
         from .cache import Entry, Unknown, entry_of, warn_of_unknown
@@ -122,7 +149,7 @@ class Specialization:
             if described.deny_checks and not described.interpreted:
                 from .checks_report import deny_checks_in_loops
 
-                deny_checks_in_loops(self)
+                deny_checks_in_loops(described.name, self._checks())
             if isinstance(self._entry, Entry):
                 self._entry.keep_facts(self._facts)
             if unknown is not None:
@@ -198,14 +225,20 @@ class Specialization:
             raise RuntimeError(
                 f"kernel {self.kernel.name} has no device to ask: import oxide, which brings the runtime"
             )
-        return launches.resources(self, block, shared_mem_bytes)
+        found: KernelResources = launches.resources(self, block, shared_mem_bytes)
+        return found
 
     def checks(self) -> tuple[Check | Widening, ...]:
         """Returns the bounds checks of the accesses, and after them the float operations that compute in a wider type
         than that of an operand. An unchecked kernel has no bounds checks."""
-        from .checks_report import Checks, checks_of
+        from .checks_report import Checks
 
-        return Checks(checks_of(self) + self._facts.widenings)
+        return Checks(self._checks() + self._facts.widenings)
+
+    def _checks(self) -> tuple[Check, ...]:
+        from .checks_report import checks_of
+
+        return checks_of(self.description, self.portable, self.parameters, self.sites, self.placements)
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
@@ -370,7 +403,7 @@ class Specialization:
         return compile_ptx(
             self.portable
             if kernel.tile is None
-            else kernel.tile.portable(_capability(target.arch), lines=kernel.lineinfo),
+            else kernel.tile.portable(capability_of(target.arch), lines=kernel.lineinfo),
             kernel.name,
             self.signature,
             self.kernel_id,
@@ -405,12 +438,7 @@ class Specialization:
         )
 
 
-def _capability(arch: str) -> int:
-    """Returns the compute capability of a CUDA architecture: 90 for ``sm_90``."""
-    return int("".join(letter for letter in arch if letter.isdigit()))
-
-
-def _specialized(kernel: Kernel) -> Specialization:
+def _specialized(kernel: SpecializedKernel) -> Specialization:
     """Returns the only specialization of a kernel that is not generic. Unpickling calls this function."""
     return kernel.specialize()
 
@@ -550,7 +578,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
     )
 
 
-def _fusion_facts(fusion: Fusion | Prologue) -> Facts:
+def _fusion_facts(fusion: FusedSource) -> Facts:
     """Composes a fused kernel. Raises ``CompileError``."""
     from .cache import Facts
 
@@ -602,7 +630,6 @@ def _facts_of(
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
-    from .fusion import elementwise
     from .ir.tiled_parameters import tiled_parameters
 
     _, width = uses.width or ("", None)
@@ -617,7 +644,7 @@ def _facts_of(
     )
     # Computed before the lambda is made: a lambda that refers to the kernel would keep it alive. The cache holds the
     # facts, and drops them only when the kernel's function is gone.
-    accesses = elementwise(kernel, needs, portable, parameters)
+    accesses = _elementwise(kernel, needs, portable, parameters)
     return Facts(
         needs=needs,
         sites=portable.sites,
@@ -626,6 +653,30 @@ def _facts_of(
         portable=lambda: portable,
         placements=lambda: placements,
         captured=captured,
+    )
+
+
+def _elementwise(
+    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
+) -> Elementwise | str:
+    """Returns the accesses of an elementwise kernel, or the reason why the kernel cannot be fused with others."""
+    from .elementwise.proof import elementwise  # here, as it loads LLVM, which a cached kernel does not need
+
+    reasons = {
+        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
+        "it has clusters of blocks": kernel.cluster is not None,
+        "it uses shared memory": needs.dynamic_shared,
+        "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
+            needs.index_1d or needs.index_2d
+        ),
+        "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
+        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
+        "it limits its registers": kernel.max_registers is not None,
+        "it has line tables": kernel.lineinfo,
+        "it is interpreted": kernel.interpreted,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "") or elementwise(
+        portable, parameters, 2 if needs.index_2d else 1
     )
 
 

@@ -5,10 +5,11 @@ A *plane* moves the data of a group: ``shared_memory`` has the planes of CPU dev
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
     from oxide.driver.base import Ranges
     from oxide.errors import CollectiveError
+    from oxide.runtime.device.allocation import Allocation
     from oxide.runtime.device.fault_records import HostReport
-    from oxide.runtime.device.memory import Allocation, DeviceBox
+    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.submission.submission import ExecutionContext
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
@@ -105,25 +107,29 @@ def _text_of(kind: Kind, shape: tuple[int, ...], dtype: np.dtype[Any], reduction
     return f"{kind} of {'x'.join(map(str, shape)) or 'scalar'} {name_of(dtype)}{ending}"
 
 
-class Plane(Protocol):
+class Plane(ABC):
     """Moves the data of a group. ``failure`` is the error that has broken the group, None if it is not broken. Once the
     group was ``closed``, launches of captured graphs are refused."""
 
-    failure: CollectiveError | None
-    closed: bool
+    def __init__(self) -> None:
+        self.failure: CollectiveError | None = None
+        self.closed = False
 
+    @abstractmethod
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         """Submits a collective, rank by rank, to the streams of ``contexts``. Called with the submission lock held,
         between ``begin`` and ``end`` of the contexts. ``report`` gets the error if the collective fails."""
 
+    @abstractmethod
     def record(self, context: ExecutionContext, call: Call) -> None:
         """Records a collective in the capture of ``context``, instead of submitting it."""
 
-    def give_up(self, error: CollectiveError) -> None:
+    def give_up(self, error: CollectiveError) -> None:  # noqa: B027
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
         """Leaves the group."""
+        self.closed = True
 
 
 @cache

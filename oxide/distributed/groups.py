@@ -24,12 +24,13 @@ from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.locks import is_interrupt, new_lock, unheld
 from oxide.messages import written
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import HostReport
-from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
@@ -358,9 +359,7 @@ class Collective(OfArguments[Any]):
 
     def __init__(self, group: Group, kind: Kind, boxes: tuple[Any, ...], **how: Any) -> None:
         """``how`` has further fields of the ``Call``."""
-        for box in boxes:
-            if isinstance(box, DeviceOperation):
-                box.consume()  # even if another argument is then refused
+        consume(boxes)
         self._group = group
         self._kind: Kind = kind
         self._called = kind
@@ -422,7 +421,7 @@ class Collective(OfArguments[Any]):
     def spec(self) -> Spec:
         if self._form.result is not None:
             return None
-        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._arguments]
+        specs = [spec_of(box) for box in self._arguments]
         return specs[-1] if len(self._group.ranks) == 1 else tuple(specs)
 
     def depict(self) -> Depiction:
@@ -504,8 +503,3 @@ def _uses(
     # The turns first: where two edges of a picture are one, it shows the last.
     writes = [*turns] if call.kind == "send" else [*turns, *[box._allocation for box in outputs]]
     return [each for each in reads if each not in writes], writes
-
-
-def _spec(box: DeviceBox | Arc[DeviceBox]) -> BoxSpec:
-    found = box.value if isinstance(box, Arc) else box
-    return BoxSpec(found.shape, found.dtype)

@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, name_of
+from oxide.distributed.calls import CLOSED, Plane, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.language.types import SCALARS
@@ -66,12 +66,11 @@ def bindings() -> Any:
     return nccl
 
 
-class NcclPlane:
+class NcclPlane(Plane):
     """The plane of a process that has one communicator or several, each for one of its ranks. ``library`` is NCCL."""
 
     def __init__(self, library: Any, communicators: list[Any]) -> None:
-        self.failure: CollectiveError | None = None
-        self.closed = False
+        super().__init__()
         self._nccl = library
         self._communicators = communicators
         self._process = _process
@@ -127,9 +126,6 @@ class NcclPlane:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
             self._graphs[graph] = graphs
-
-    def give_up(self, error: CollectiveError) -> None:
-        """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
         """Leaves the group. In a forked child, does nothing: the group is its parent's."""

@@ -389,9 +389,7 @@ class Batches:
     async def _stored(self, value: Any) -> Any:
         if not is_large(value, IN_THREAD_BYTES):
             return ray.put(value)
-        stored: list[Any] = []
-        await self._loop.in_thread(lambda: stored.append(ray.put(value)))
-        return stored[0]
+        return await self._loop.in_thread(lambda: ray.put(value))
 
 
 def is_large(batch: object, most: int) -> bool:

@@ -153,13 +153,10 @@ class ActorPool(Generic[Batch, Result]):
             ray.init()
         gpus = _share_of_gpus(self._count, self._num_gpus)
         pickled = ray.cloudpickle.dumps((self._model, self._arguments))
-        references: list[tuple[str, Any]] = []
-
-        def put() -> None:
-            for name, array in self._weights.items():
-                references.append((name, ray.put(np.asarray(array, order="C"))))
-
-        await loop.in_thread(put)
+        weights = self._weights.items()
+        references: tuple[tuple[str, Any], ...] = await loop.in_thread(
+            lambda: tuple([(name, ray.put(np.asarray(array, order="C"))) for name, array in weights])
+        )
         settings = Settings(
             model=pickled,
             name=self._model.__name__,
@@ -175,7 +172,7 @@ class ActorPool(Generic[Batch, Result]):
             **self._options,
         }
         actor_class = ray.remote(DeviceActor).options(**options)
-        scheduler = self._scheduler = Scheduler(loop, tuple(references), self._in_flight, self._max_retries)
+        scheduler = self._scheduler = Scheduler(loop, references, self._in_flight, self._max_retries)
         try:
             scheduler.start(actor_class.remote(settings) for _ in range(self._count))
             await scheduler.started()

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from oxide.distributed.boards import shared_segments
-from oxide.distributed.calls import CLOSED
+from oxide.distributed.calls import CLOSED, Plane
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -47,12 +47,8 @@ PIECE_BYTES = 1 << 20
 ``benchmarks/collectives.py``."""
 
 
-class CpuPlane(ABC):
+class CpuPlane(Plane):
     """The base of the two planes: submits a collective as one task of the first rank's stream."""
-
-    def __init__(self) -> None:
-        self.failure: CollectiveError | None = None
-        self.closed = False
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         first = contexts[0]
@@ -87,12 +83,6 @@ class CpuPlane(ABC):
     @abstractmethod
     def run(self, call: Call) -> None:
         """Does the work of a collective."""
-
-    def give_up(self, error: CollectiveError) -> None:  # noqa: B027
-        """Tells the other processes, if any, that the group is broken."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 @final

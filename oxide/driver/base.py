@@ -59,6 +59,15 @@ class Target:
     seeded: bool = False
 
 
+def capability_of(arch: str) -> int:
+    """Returns the compute capability of a CUDA architecture: 90 for ``sm_90`` and for ``sm_90a``. Raises ``ValueError``
+    for any other text."""
+    kind, _, number = arch.partition("_")
+    if kind != "sm":
+        raise ValueError(f"{arch} is no CUDA architecture")
+    return int(number[:-1] if number.endswith(("a", "f")) else number)
+
+
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
 """The entry of a native kernel whose threads synchronise across the grid. It takes the longer launch record
 ``COOPERATIVE``. Each call runs a range of blocks to the next grid barrier (``cpu/cooperative_launch.py``)."""

@@ -22,12 +22,13 @@ from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_paramet
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.memory import DeviceBox, require_device
 from oxide.runtime.device.pointer import DevicePointer
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -260,9 +261,7 @@ class ForeignLaunch(OfArguments[tuple[Any, ...]]):
 
     def __init__(self, kernel: ForeignKernel, config: LaunchConfig, arguments: tuple[Any, ...]) -> None:
         given = [argument.given if isinstance(argument, _Declared) else argument for argument in arguments]
-        for each in given:
-            if isinstance(each, DeviceOperation):
-                each.consume()  # even if another argument is then refused
+        consume(given)
         self._kernel = kernel
         self._called = kernel.name
         self._config = config
@@ -353,7 +352,7 @@ class ForeignLaunch(OfArguments[tuple[Any, ...]]):
         return f"kernel {self._kernel.name}, argument {number + 1}"
 
     def spec(self) -> Spec:
-        return tuple([_spec(argument) for argument in self._arguments])
+        return tuple([spec_of(argument) for argument in self._arguments])
 
     def depict(self) -> Depiction:
         size = f"grid {self._config.grid}, block {self._config.block}"
@@ -399,13 +398,6 @@ def _hint(argument: object) -> str:
     if isinstance(argument, np.ndarray):
         return "pass h2d(array), wrapped in In, Out or InOut"
     return "a foreign kernel takes In, Out and InOut of boxes, NumPy scalars and Python numbers"
-
-
-def _spec(given: object) -> Spec:
-    if isinstance(given, DeviceOperation):
-        return given.spec()
-    box = given.value if isinstance(given, Arc) else given
-    return BoxSpec(box.shape, box.dtype) if isinstance(box, DeviceBox) else None
 
 
 def _number_bytes(parameter: KernelParameter, number: Any) -> bytes | None:

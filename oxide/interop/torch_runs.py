@@ -13,10 +13,11 @@ from oxide.errors import DeviceError, GraphError, OxideError
 from oxide.interop.torch_launches import RepeatedLaunch, repeated
 from oxide.language.types import SCALARS
 from oxide.messages import written
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.capturing import current_capture
 from oxide.runtime.device.fault_records import StandingReport
 from oxide.runtime.device.interop import from_dlpack
-from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.runtime import Device, Runtime, current_runtime
 from oxide.runtime.device.scheduling import picked_stream
 from oxide.runtime.device.stream import Stream

@@ -10,10 +10,11 @@ The class is a declaration: a type checker reads it, and on the host it has no i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, TypeVarTuple, final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, TypeVarTuple, final, get_args, get_origin
 
 import numpy as np
 
+from . import primitives
 from .types import as_dtype
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class ArrayAnnotation:
         return f"Array[{self.dtype}, {self.ndim}]"
 
 
+@primitives.passed_to_kernels
 @final
 class Array(Generic[T, *Axes]):
     """An array of ``T`` with ``ndim`` axes: ``Array[f32, 2]``. ``Array[f32]`` has one axis. A type checker accepts the
@@ -41,9 +43,6 @@ class Array(Generic[T, *Axes]):
 
     For an ``Array``, a launch takes a ``DeviceBox`` of this dtype and number of axes. The box may be a strided view.
     """
-
-    def __init__(self) -> None:
-        _only_in_a_kernel()
 
     if not TYPE_CHECKING:
 
@@ -58,35 +57,23 @@ class Array(Generic[T, *Axes]):
     @property
     def shape(self) -> tuple[int, ...]:
         """Returns the length of each axis."""
-        _only_in_a_kernel()
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Returns the distance between neighbours along each axis, in bytes."""
-        _only_in_a_kernel()
 
     @property
     def size(self) -> int:
         """Returns the number of elements."""
-        _only_in_a_kernel()
 
     @property
     def ndim(self) -> int:
         """Returns the number of axes."""
-        _only_in_a_kernel()
 
-    def __len__(self) -> int:
-        _only_in_a_kernel()
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any) -> Any:
-        _only_in_a_kernel()
+    def __getitem__(self, index: Any) -> Any: ...
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        _only_in_a_kernel()
+    def __setitem__(self, index: Any, value: Any) -> None: ...
 
-    def __iter__(self) -> Iterator[Any]:
-        _only_in_a_kernel()
-
-
-def _only_in_a_kernel() -> NoReturn:
-    raise RuntimeError("an Array exists only inside kernels; annotate a parameter with it and pass a DeviceBox")
+    def __iter__(self) -> Iterator[Any]: ...

@@ -16,7 +16,9 @@ must be constants. The terms are those of C++ and CUDA.
 from __future__ import annotations
 
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
+
+from . import primitives
 
 T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
@@ -64,6 +66,7 @@ DEVICE = Scope("device")
 SYSTEM = Scope("system")
 
 
+@primitives.made_in_kernels
 class AtomicAccess(Generic[T]):
     """The atomic methods. ``index`` is checked as in a slice: if it is outside, nothing changes, the result is 0, and
     the launch fails with a ``BoundsError``. Elements are ``i32``, ``u32``, ``i64``, ``u64``, ``f32`` or ``f64``; the
@@ -73,54 +76,44 @@ class AtomicAccess(Generic[T]):
 
     def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Adds ``value``; returns the old value."""
-        _only_in_a_kernel("fetch_add")
 
     def fetch_sub(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Subtracts ``value``; returns the old value."""
-        _only_in_a_kernel("fetch_sub")
 
     def fetch_min(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Stores the lesser of the element and ``value``; returns the old value. If one of them is a NaN, the other is
         stored."""
-        _only_in_a_kernel("fetch_min")
 
     def fetch_max(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Stores the greater of the element and ``value``; returns the old value. If one of them is a NaN, the other is
         stored."""
-        _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Clears the bits that are not set in ``value``; returns the old value."""
-        _only_in_a_kernel("fetch_and")
 
     def fetch_or(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Sets the bits of ``value``; returns the old value."""
-        _only_in_a_kernel("fetch_or")
 
     def fetch_xor(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Flips the bits of ``value``; returns the old value."""
-        _only_in_a_kernel("fetch_xor")
 
     def exchange(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Writes ``value``; returns the old value."""
-        _only_in_a_kernel("exchange")
 
     def compare_exchange(
         self, index: Index, expected: T, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE
     ) -> T:
         """Writes ``value`` if the element is ``expected``. Returns the old value, which equals ``expected`` if and only
         if ``value`` was written. Floats are compared by their bits."""
-        _only_in_a_kernel("compare_exchange")
 
     def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
         """Returns the element."""
-        _only_in_a_kernel("load")
 
     def store(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> None:
         """Writes ``value``."""
-        _only_in_a_kernel("store")
 
 
+@primitives.passed_to_kernels
 @final
 class AtomicSlice(AtomicAccess[T]):
     """An array in device memory whose elements all threads may change, but only through atomic methods. ``len(a)`` is
@@ -131,20 +124,10 @@ class AtomicSlice(AtomicAccess[T]):
         def __class_getitem__(cls, parameters: Any) -> GenericAlias:
             return GenericAlias(cls, parameters)  # as for a Slice
 
-    def __init__(self) -> None:
-        raise TypeError(
-            "AtomicSlice exists only inside a @kernel; on the host, pass a device buffer where a kernel takes one"
-        )
-
-    def __len__(self) -> int:
-        _only_in_a_kernel("AtomicSlice")
+    def __len__(self) -> int: ...
 
 
+@primitives.function
 def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
     """Orders the memory accesses that this thread made before the fence ahead of those that it makes after the fence,
     as seen by the threads of ``scope``."""
-    _only_in_a_kernel("fence")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -1,25 +1,16 @@
 """Floats narrower than f32, on the host: rounding, and the conversion of numbers to bits and back.
 
-The host rounds as kernels do: to nearest, ties to even, and only once. ``ml_dtypes`` converts a float64 through
-float32, which rounds twice, so the host uses ``narrowed`` instead.
+The host rounds as kernels do: to nearest, ties to even, and only once. Arrays are
+converted by ``narrowing.py``.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from .narrowing import NAN
 from .types import SCALARS, ScalarType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-_NAN = 0x7F
-"""The bits of the NaN to which a conversion to 8 bits turns any NaN."""
 
 
 def rounded(name: str, number: float) -> float:
@@ -51,7 +42,7 @@ def bits_of(name: str, number: float) -> int:
     """Returns the bits of a number that the format can represent exactly."""
     form = SCALARS[name]
     if number != number and form.bits == 8:
-        return _NAN
+        return NAN
     if found := _UPPER_PARTS.get(form.bits - form.precision):
         code, size = found
         return int.from_bytes(struct.pack(code, number), "little") >> (size - form.bits)
@@ -87,36 +78,3 @@ def number_of(name: str, bits: int) -> float:
     if number > form.greatest:
         number = math.inf if form.has_infinity and not fraction else math.nan
     return math.copysign(number, -1 if bits & sign else 1)
-
-
-def narrowed(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Converts numbers to an array of ``dtype``, the dtype of the format ``name``. Each number is rounded once, as in
-    kernels."""
-    given, form = np.asarray(values), SCALARS[name]
-    if given.dtype == dtype:
-        return given
-    with np.errstate(over="ignore", invalid="ignore"):
-        singles = _singles(given)
-        if not form.saturates:
-            return singles.astype(dtype)
-        found: NDArray[Any] = np.asarray(np.clip(singles, -form.greatest, form.greatest).astype(dtype))
-        found[np.isnan(singles)] = np.uint8(_NAN).view(dtype)
-        return found
-
-
-def _singles(given: NDArray[Any]) -> NDArray[Any]:
-    """Converts numbers to f32, rounded to odd: rounding them again to a narrower format then gives the same result as
-    rounding the given numbers once."""
-    if given.dtype.kind in "iu" and given.dtype.itemsize == 8:
-        kept = given & given.dtype.type(-2048 if given.dtype.kind == "i" else 2**64 - 2048)
-        odd = np.where(given == kept, kept, kept | given.dtype.type(2048))
-        small = (given < 2**53) & (given > -(2**53)) if given.dtype.kind == "i" else given < 2**53
-        given = np.where(small, given, odd)
-    wide = given.astype(np.float64)
-    near = wide.astype(np.float32)
-    back = near.astype(np.float64)
-    inexact = (back != wide) & ~np.isnan(wide)
-    bits = near.view(np.uint32)
-    odd_bits = (bits - (np.abs(back) > np.abs(wide))) | np.uint32(1)
-    chosen: NDArray[Any] = np.where(inexact, odd_bits, bits).astype(np.uint32).view(np.float32)
-    return chosen

@@ -16,11 +16,11 @@ from __future__ import annotations
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
+from . import primitives
 from .atomic import AtomicAccess
-from .declarations import InKernels, only_in_a_kernel
 from .slices import Layout, Ref, Scatter, Slice
 from .thread import ThreadIndex
-from .vectors import Alignment, Streaming, VectorReads, VectorWrites
+from .vectors import Alignment, UncheckedReads, UncheckedWrites, VectorReads
 
 T = TypeVar("T")
 Index = TypeVar("Index")
@@ -53,95 +53,69 @@ class _OneType:
             return GenericAlias(cls, parameters)
 
 
-class _Shaped(InKernels, Generic[T, Index]):
+@primitives.passed_to_kernels
+class _Shaped(Generic[T, Index]):
     """The common base of slices of any kind. ``Index`` is a tuple with an ``int`` for each axis."""
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
-        only_in_a_kernel(type(self).__name__)
 
     @property
     def shape(self) -> Index:
         """Returns the length of each axis, an ``i64``."""
-        only_in_a_kernel(type(self).__name__)
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 class _Flat(_Shaped[T, Index], Alignment):
     """The common base of read-only slices, for any number of axes."""
 
     @property
     def flat(self) -> Slice[T]:
         """Returns all elements in row-major order, as a ``Slice``."""
-        only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 class _Reads(_Flat[T, Index], VectorReads[T, Index]):
     """The common base of read-only slices with an index."""
 
-    def __getitem__(self, index: Index) -> T:
-        only_in_a_kernel(type(self).__name__)
+    def __getitem__(self, index: Index) -> T: ...
 
     @property
     def unchecked(self) -> UncheckedReads[T, Index]:
         """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
         prove it."""
-        only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 class _Writes(_Shaped[T, Index], Alignment):
     """The common base of outputs with an index."""
 
     @property
     def scatter(self) -> Scatter[T, Index]:
         """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
-        only_in_a_kernel(type(self).__name__)
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, Index]:
         """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
-        only_in_a_kernel(type(self).__name__)
 
 
+@primitives.passed_to_kernels
 class _TiledWrites(_Shaped[T, Index], Alignment):
     """The common base of outputs of four and five axes, which cannot be indexed."""
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
-        only_in_a_kernel(type(self).__name__)
 
     @property
     def scatter(self) -> Any:
         """Returns a view of the output, to be passed to ``tensor.store_tile``."""
-        only_in_a_kernel(type(self).__name__)
 
 
-class UncheckedReads(VectorReads[T, Index]):
-    """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
-    memory, or destroys the whole device context. Only the alignment of vectors is checked."""
-
-    def __getitem__(self, index: Index) -> T:
-        only_in_a_kernel(type(self).__name__)
-
-    @property
-    def streaming(self) -> Streaming[T, Index]:
-        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        only_in_a_kernel(type(self).__name__)
-
-
-@final
-class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
-    """The type of ``c.unchecked_mut``: a view with which any thread reads and writes any element. Nothing checks the
-    indices, or that only one thread writes an element."""
-
-    def __setitem__(self, index: Index, value: T) -> None:
-        only_in_a_kernel("UncheckedWrites")
-
-
+@primitives.passed_to_kernels
 @final
 class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
@@ -153,16 +127,13 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
 
     def row(self, i: int) -> VectorView[T] | None:
         """Returns row ``i``, of ``shape[1]`` elements. Returns None if there is no such row."""
-        only_in_a_kernel("Slice2")
 
     def col(self, j: int) -> VectorView[T] | None:
         """Returns column ``j``, of ``shape[0]`` elements. Returns None if there is no such column."""
-        only_in_a_kernel("Slice2")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is ``[row, col]``. Returns None
         if it is not entirely inside the slice, or if a size is negative."""
-        only_in_a_kernel("Slice2")
 
 
 @final
@@ -182,6 +153,7 @@ class Slice5(_OneType, _Flat[T, tuple[int, int, int, int, int]]):
     ``flat``."""
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
@@ -201,7 +173,6 @@ class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Lay
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
         thread's tile, or None if the tile is not entirely inside the slice."""
-        only_in_a_kernel("DisjointSlice2")
 
     @overload
     def get_remainder(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
@@ -210,9 +181,9 @@ class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Lay
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        only_in_a_kernel("DisjointSlice2")
 
 
+@primitives.passed_to_kernels
 @final
 class DisjointSlice3(_Parameterized, _Writes[T, tuple[int, int, int]], Generic[T, Layout]):
     """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
@@ -225,12 +196,10 @@ class DisjointSlice3(_Parameterized, _Writes[T, tuple[int, int, int]], Generic[T
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if the index is outside. With a tile layout, returns this thread's
         tile, or None if the tile is not entirely inside the slice."""
-        only_in_a_kernel("DisjointSlice3")
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it."""
-        only_in_a_kernel("DisjointSlice3")
 
 
 @final

@@ -11,8 +11,9 @@ These are declarations: the compiler gives them their meaning inside a kernel, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, NoReturn, TypeAlias, TypeVar, final
+from typing import Generic, TypeAlias, TypeVar, final
 
+from . import primitives
 from .atomic import AtomicAccess
 from .vectors import VectorReads, VectorWrites
 
@@ -20,6 +21,7 @@ T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
 
 
+@primitives.made_in_kernels
 class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
@@ -28,26 +30,22 @@ class _Elements(Generic[T]):
     it leaves the kernel.
     """
 
-    def __getitem__(self, index: Index) -> T:
-        _only_in_a_kernel(type(self).__name__)
+    def __getitem__(self, index: Index) -> T: ...
 
-    def __setitem__(self, index: Index, value: T) -> None:
-        _only_in_a_kernel(type(self).__name__)
+    def __setitem__(self, index: Index, value: T) -> None: ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Returns the length of each axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     def __len__(self) -> int:
         """Returns the length of the first axis, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     def __iter__(self) -> Iterator[T]:
         """Yields the elements of an array of one axis."""
-        _only_in_a_kernel(type(self).__name__)
 
 
+@primitives.made_in_kernels
 @final
 class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
@@ -60,10 +58,10 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWr
     ``bins.fetch_add(i, 1)``.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: type[T], alignment: int = 16) -> None:
-        _only_in_a_kernel("SharedArray")
+    def __init__(self, shape: int | tuple[int, ...], dtype: type[T], alignment: int = 16) -> None: ...
 
 
+@primitives.made_in_kernels
 @final
 class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """The block's dynamic shared memory as an array of one axis, whose length is set by the launch.
@@ -73,19 +71,14 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], V
     in CUDA C++. No ``DynamicSharedArray`` overlaps a ``SharedArray``.
     """
 
-    def __init__(self, dtype: type[T]) -> None:
-        _only_in_a_kernel("DynamicSharedArray")
+    def __init__(self, dtype: type[T]) -> None: ...
 
 
+@primitives.made_in_kernels
 @final
 class LocalArray(_Elements[T]):
     """An array that belongs to one thread: ``LocalArray(8, f32)``. It is in registers if the compiler knows every
     index. Otherwise it is in memory, where all arrays of a thread together may take up to 512 KiB. ``shape`` and
     ``dtype`` are those of ``SharedArray``."""
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
-        _only_in_a_kernel("LocalArray")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} exists only inside a @kernel, where the compiler gives it a meaning")
+    def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None: ...

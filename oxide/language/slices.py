@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
 
-from .declarations import InKernels, only_in_a_kernel
+from . import primitives
 from .thread import ThreadIndex
-from .vectors import Alignment, Streaming, UncheckedMutSlice, VectorReads
+from .vectors import Alignment, UncheckedReads, UncheckedWrites, VectorReads
 
 T = TypeVar("T")
 Index = TypeVar("Index")
@@ -37,6 +37,7 @@ else:
     Layout = TypeVar("Layout")
 
 
+@primitives.passed_to_kernels
 @final
 class Slice(VectorReads[T, int], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
@@ -51,43 +52,25 @@ class Slice(VectorReads[T, int], Alignment):
         def __class_getitem__(cls, parameters: Any) -> GenericAlias:
             return GenericAlias(cls, parameters)  # Generic's own method refuses the number of axes in Slice[f32, 2]
 
-    def __getitem__(self, index: int) -> T:
-        only_in_a_kernel("Slice")
+    def __getitem__(self, index: int) -> T: ...
 
-    def __len__(self) -> int:
-        only_in_a_kernel("Slice")
+    def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[T]:
         """Yields the elements, for a loop over the slice, ``enumerate(x)`` or ``zip(x, y)``."""
-        only_in_a_kernel("Slice")
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, for generic kernels: ``a.dtype(0)``, ``SharedArray(32, a.dtype)``."""
-        only_in_a_kernel("Slice")
 
     @property
-    def unchecked(self) -> UncheckedSlice[T]:
+    def unchecked(self) -> UncheckedReads[T, int]:
         """Returns the slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys
         the whole device context: nothing catches it. Use it for indices that you know to be inside although the
         compiler cannot prove it."""
-        only_in_a_kernel("Slice")
 
 
-@final
-class UncheckedSlice(VectorReads[T, int]):
-    """The type of ``a.unchecked``: a ``Slice`` that is read without checks."""
-
-    def __getitem__(self, index: int) -> T:
-        only_in_a_kernel("UncheckedSlice")
-
-    @property
-    def streaming(self) -> Streaming[T, int]:
-        """Returns a view whose ``load2`` and ``load4`` are for elements that are not needed again soon: see
-        ``Streaming``."""
-        only_in_a_kernel("UncheckedSlice")
-
-
+@primitives.passed_to_kernels
 @final
 class DisjointSlice(Alignment, Generic[T, Layout]):
     """A kernel's output: each thread reaches only the element of its own ``ThreadIndex``.
@@ -113,7 +96,6 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if the index is outside the slice. With a tile layout, returns this
         thread's tile, or None if the tile is not entirely inside the slice."""
-        only_in_a_kernel("DisjointSlice")
 
     @overload
     def get_remainder(self: DisjointSlice[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
@@ -122,30 +104,26 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
         all of the tile is inside, or none of it. Elements after the last whole row of a matrix belong to no tile."""
-        only_in_a_kernel("DisjointSlice")
 
     @property
     def dtype(self) -> type[T]:
         """Returns the elements' type, as for a ``Slice``."""
-        only_in_a_kernel("DisjointSlice")
 
     @property
     def scatter(self) -> Scatter[T, int]:
         """Returns a write-only view of the output that takes any computed index: ``c.scatter[i] = value``."""
-        only_in_a_kernel("DisjointSlice")
 
     @property
-    def unchecked_mut(self) -> UncheckedMutSlice[T]:
+    def unchecked_mut(self) -> UncheckedWrites[T, int]:
         """Returns a view of the output without its rules. ``c.unchecked_mut[i]`` takes any integer. Nothing checks that
         the index is inside, or that only one thread writes an element."""
-        only_in_a_kernel("DisjointSlice")
 
-    def __len__(self) -> int:
-        only_in_a_kernel("DisjointSlice")
+    def __len__(self) -> int: ...
 
 
+@primitives.passed_to_kernels
 @final
-class Scatter(InKernels, Generic[T, Index]):
+class Scatter(Generic[T, Index]):
     """The type of ``c.scatter`` of an output. ``c.scatter[i] = value`` writes the element at any index ``i``. For a
     ``DisjointSlice2`` it is ``c.scatter[row, col] = value``.
 
@@ -155,12 +133,12 @@ class Scatter(InKernels, Generic[T, Index]):
     element, use an ``AtomicSlice``.
     """
 
-    def __setitem__(self, index: Index, value: T) -> None:
-        only_in_a_kernel("Scatter")
+    def __setitem__(self, index: Index, value: T) -> None: ...
 
 
+@primitives.passed_to_kernels
 @final
-class Ref(InKernels, Generic[T]):
+class Ref(Generic[T]):
     """One element of a ``DisjointSlice``, which is read and written through ``value``.
 
     A type checker refuses the use of ``value`` unless the program has checked that ``get_mut`` did not return None. If

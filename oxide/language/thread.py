@@ -7,7 +7,9 @@ All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware
 
 from __future__ import annotations
 
-from typing import NoReturn, final
+from typing import final
+
+from . import primitives
 
 
 @final
@@ -23,7 +25,7 @@ class ThreadIndex:
 
     def get(self) -> int:
         """Returns the plain number, an ``i64``."""
-        _only_in_a_kernel("ThreadIndex.get")
+        primitives.only_in_a_kernel("ThreadIndex.get")
 
 
 @final
@@ -36,17 +38,17 @@ class Coordinates:
     @property
     def x(self) -> int:
         """Returns the first coordinate."""
-        _only_in_a_kernel(f"{self.name}.x")
+        primitives.only_in_a_kernel(f"{self.name}.x")
 
     @property
     def y(self) -> int:
         """Returns the second coordinate."""
-        _only_in_a_kernel(f"{self.name}.y")
+        primitives.only_in_a_kernel(f"{self.name}.y")
 
     @property
     def z(self) -> int:
         """Returns the third coordinate."""
-        _only_in_a_kernel(f"{self.name}.z")
+        primitives.only_in_a_kernel(f"{self.name}.z")
 
 
 thread_idx = Coordinates("thread_idx")
@@ -62,14 +64,15 @@ grid_dim = Coordinates("grid_dim")
 """The shape of the grid, in blocks."""
 
 
+@primitives.function
 def index_1d() -> ThreadIndex:
     """Returns this thread's position in a one-dimensional launch: ``block_idx.x * block_dim.x + thread_idx.x``.
 
     A launch whose grid or block has a y or z other than 1 is refused, as two threads would have the same index.
     """
-    _only_in_a_kernel("thread.index_1d")
 
 
+@primitives.function
 def index_2d(width: int) -> ThreadIndex | None:
     """Returns this thread's position in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None if the
     column is not less than ``width``.
@@ -80,19 +83,19 @@ def index_2d(width: int) -> ThreadIndex | None:
     be the number of columns, ``c.shape[1]``. Also returns None if ``width`` is 2**36 or more. For smaller
     widths the product cannot exceed 64 bits, because there are at most 2**26 rows.
     """
-    _only_in_a_kernel("thread.index_2d")
 
 
+@primitives.function
 def index_2d_row() -> int:
     """Returns ``block_idx.y * block_dim.y + thread_idx.y``."""
-    _only_in_a_kernel("thread.index_2d_row")
 
 
+@primitives.function
 def index_2d_col() -> int:
     """Returns ``block_idx.x * block_dim.x + thread_idx.x``."""
-    _only_in_a_kernel("thread.index_2d_col")
 
 
+@primitives.function
 def sync_threads() -> None:
     """Waits until every thread of the block that has not returned has reached this call. Their earlier writes are then
     visible to all of them.
@@ -101,24 +104,24 @@ def sync_threads() -> None:
     ``BarrierError``. On a GPU the behaviour is undefined, as with CUDA's ``__syncthreads``. A barrier in a branch is no
     error if the threads that do not take the branch return before another barrier.
     """
-    _only_in_a_kernel("thread.sync_threads")
 
 
+@primitives.function
 def sync_threads_count(condition: bool) -> int:
     """Waits as ``sync_threads()`` does. Returns the number of threads whose ``condition`` is true, an ``i32``."""
-    _only_in_a_kernel("thread.sync_threads_count")
 
 
+@primitives.function
 def sync_threads_and(condition: bool) -> bool:
     """Waits as ``sync_threads()`` does. Returns whether ``condition`` is true in every thread."""
-    _only_in_a_kernel("thread.sync_threads_and")
 
 
+@primitives.function
 def sync_threads_or(condition: bool) -> bool:
     """Waits as ``sync_threads()`` does. Returns whether ``condition`` is true in at least one thread."""
-    _only_in_a_kernel("thread.sync_threads_or")
 
 
+@primitives.function
 def sync_grid() -> None:
     """Waits until every thread of the grid has reached this call. Their earlier writes are then visible to all of them.
 
@@ -128,9 +131,9 @@ def sync_grid() -> None:
     hangs. So such a kernel may not contain an ``assert``, or a ``range`` with a step that is not constant: their faults
     would end a thread. CUDA's name is ``cooperative_groups::this_grid().sync()``.
     """
-    _only_in_a_kernel("thread.sync_grid")
 
 
+@primitives.function
 def wait_dependencies() -> None:
     """Waits until all earlier kernels in the stream have ended and their writes are visible.
 
@@ -143,9 +146,9 @@ def wait_dependencies() -> None:
     on the CPU device, on GPUs before compute capability 9.0, and if the previous work in the stream is not a kernel.
     CUDA's name is ``cudaGridDependencySynchronize``.
     """
-    _only_in_a_kernel("thread.wait_dependencies")
 
 
+@primitives.function
 def launch_dependents() -> None:
     """Allows the next kernel in the stream to begin early. If the next kernel calls ``wait_dependencies()``, it begins
     once every block of this kernel has made the call or ended.
@@ -154,9 +157,9 @@ def launch_dependents() -> None:
     when the block has begun the last part of its work. If it is made earlier, waiting blocks of the next kernel may
     occupy multiprocessors that blocks of this kernel need. CUDA's name is ``cudaTriggerProgrammaticLaunchCompletion``.
     """
-    _only_in_a_kernel("thread.launch_dependents")
 
 
+@primitives.function
 def nanosleep(nanoseconds: int) -> None:
     """Sleeps for about ``nanoseconds``, at most twice as long. Use it in a loop that polls a value that another block
     will write.
@@ -167,8 +170,3 @@ def nanosleep(nanoseconds: int) -> None:
     has published its number: there is no guarantee that other blocks run at the same time. CUDA's name is
     ``__nanosleep``.
     """
-    _only_in_a_kernel("thread.nanosleep")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final, get_args, get_origin
 
-from .declarations import InKernels, only_in_a_kernel
+from . import primitives
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -120,8 +120,9 @@ else:
             super().__init__(r, c)
 
 
+@primitives.made_in_kernels
 @final
-class TileRef(InKernels, Generic[T]):
+class TileRef(Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, which the thread may read and write: ``tile[0] = x``.
 
     A constant position outside the tile is a ``CompileError``. A position from ``range(n)`` or ``range(len(tile))``
@@ -130,31 +131,25 @@ class TileRef(InKernels, Generic[T]):
     launch fails with a ``BoundsError``. A type checker refuses such a use.
     """
 
-    def __getitem__(self, position: int) -> T:
-        only_in_a_kernel("TileRef")
+    def __getitem__(self, position: int) -> T: ...
 
-    def __setitem__(self, position: int, value: T) -> None:
-        only_in_a_kernel("TileRef")
+    def __setitem__(self, position: int, value: T) -> None: ...
 
-    def __len__(self) -> int:
-        only_in_a_kernel("TileRef")
+    def __len__(self) -> int: ...
 
 
+@primitives.made_in_kernels
 @final
-class MatrixTileRef(InKernels, Generic[T]):
+class MatrixTileRef(Generic[T]):
     """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``. Positions are checked as
     in a ``TileRef``, separately for each axis. ``len(tile)`` is the number of rows."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        only_in_a_kernel("MatrixTileRef")
 
-    def __getitem__(self, position: tuple[int, int]) -> T:
-        only_in_a_kernel("MatrixTileRef")
+    def __getitem__(self, position: tuple[int, int]) -> T: ...
 
-    def __setitem__(self, position: tuple[int, int], value: T) -> None:
-        only_in_a_kernel("MatrixTileRef")
+    def __setitem__(self, position: tuple[int, int], value: T) -> None: ...
 
-    def __len__(self) -> int:
-        only_in_a_kernel("MatrixTileRef")
+    def __len__(self) -> int: ...

@@ -256,9 +256,9 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Converts numbers to an array of ``dtype``. Each result is that of the same conversion in a kernel."""
     if dtype.isbuiltin == REGISTERED and (scalar := of_dtype(dtype)) is not None:
-        from .narrow import narrowed  # imported here: few programs need it
+        from .narrowing import narrowed  # imported here: few programs need it
 
-        return narrowed(values, scalar.name, dtype)
+        return narrowed(values, scalar, dtype)
     return np.asarray(values).astype(dtype)
 
 

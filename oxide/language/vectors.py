@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar, final
 
-from .declarations import InKernels, only_in_a_kernel
+from . import primitives
 
 T = TypeVar("T")
 Index = TypeVar("Index")
 
 
-class VectorReads(InKernels, Generic[T, Index]):
+@primitives.made_in_kernels
+class VectorReads(Generic[T, Index]):
     """Reads of 2 or 4 neighbouring elements. A read outside the bounds is a fault: the launch fails with a
     ``BoundsError``. A read at an address that is not a multiple of the vector's size is a fault with a
     ``KernelAssertionError``. With several axes the index is a tuple, and the neighbours are along the last axis: a
@@ -29,26 +30,24 @@ class VectorReads(InKernels, Generic[T, Index]):
 
     def load2(self, index: Index) -> tuple[T, T]:
         """Reads the elements ``index`` and ``index + 1``."""
-        only_in_a_kernel("load2")
 
     def load4(self, index: Index) -> tuple[T, T, T, T]:
         """Reads the elements ``index`` to ``index + 3``."""
-        only_in_a_kernel("load4")
 
 
+@primitives.made_in_kernels
 class VectorWrites(Generic[T, Index]):
     """Writes of 2 or 4 neighbouring elements, checked as the reads are. A write that is a fault writes nothing."""
 
     def store2(self, index: Index, a: T, b: T) -> None:
         """Writes the elements ``index`` and ``index + 1``."""
-        only_in_a_kernel("store2")
 
     def store4(self, index: Index, a: T, b: T, c: T, d: T) -> None:
         """Writes the elements ``index`` to ``index + 3``."""
-        only_in_a_kernel("store4")
 
 
-class Alignment(InKernels):
+@primitives.made_in_kernels
+class Alignment:
     """A query that a kernel makes before it uses vectors."""
 
     def is_aligned(self, count: int) -> bool:
@@ -57,7 +56,6 @@ class Alignment(InKernels):
         except for views that begin in the middle of a vector. With several axes, the index is that of the last axis,
         and every row must begin at a multiple of the vector's size: returns False unless the last axis's length is a
         multiple of ``count``."""
-        only_in_a_kernel("is_aligned")
 
 
 @final
@@ -72,9 +70,23 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     """
 
 
+@primitives.made_in_kernels
+class UncheckedReads(VectorReads[T, Index]):
+    """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
+    memory, or destroys the whole device context. Only the alignment of vectors is checked."""
+
+    def __getitem__(self, index: Index) -> T: ...
+
+    @property
+    def streaming(self) -> Streaming[T, Index]:
+        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
+
+
+@primitives.made_in_kernels
 @final
-class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
-    """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: a view of the output without any of the output's rules.
+class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
+    """The type of ``c.unchecked_mut``: a view of an output without any of the output's rules, with which any thread
+    reads and writes any element.
 
     Nothing checks the bounds, or that no two threads write the same element: the kernel's author must prove both. Only
     a vector's address is checked, because a misaligned vector destroys the GPU's context. This is for access patterns
@@ -82,13 +94,4 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
     cuda-oxide's ``get_unchecked_mut``.
     """
 
-    def __getitem__(self, index: int) -> T:
-        only_in_a_kernel("UncheckedMutSlice")
-
-    def __setitem__(self, index: int, value: T) -> None:
-        only_in_a_kernel("UncheckedMutSlice")
-
-    @property
-    def streaming(self) -> Streaming[T, int]:
-        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
-        only_in_a_kernel("UncheckedMutSlice")
+    def __setitem__(self, index: Index, value: T) -> None: ...

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, final, overload
 
-from .declarations import InKernels, only_in_a_kernel
+from . import primitives
 from .slices import Slice
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ V = TypeVar("V")
 W = TypeVar("W")
 
 
+@primitives.made_in_kernels
 @final
 class MatrixView(Generic[T]):
     """A ``Slice`` read as a row-major matrix whose rows begin ``stride`` elements apart.
@@ -40,43 +41,38 @@ class MatrixView(Generic[T]):
     use.
     """
 
-    def __init__(self, a: Slice[T], stride: int) -> None:
-        only_in_a_kernel("MatrixView")
+    def __init__(self, a: Slice[T], stride: int) -> None: ...
 
     def row(self, i: int, k: int) -> VectorView[T] | None:
         """Returns the first ``k`` elements of row ``i``, or None if they are not all inside the matrix."""
-        only_in_a_kernel("MatrixView")
 
     def col(self, j: int, k: int) -> VectorView[T] | None:
         """Returns the first ``k`` elements of column ``j``, or None if they are not all inside the matrix."""
-        only_in_a_kernel("MatrixView")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
         """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is in row ``row`` and column
         ``col``, or None if it is not entirely inside the matrix."""
-        only_in_a_kernel("MatrixView")
 
 
+@primitives.made_in_kernels
 @final
-class VectorView(InKernels, Generic[T]):
+class VectorView(Generic[T]):
     """Elements at equal distances, all inside their slice: a row or a column of a matrix.
 
     ``for x in view`` reads without checks, and so does ``view[i]`` in a loop ``for i in range(len(view))``. Any other
     index is checked against ``len(view)``, which is an ``i64``.
     """
 
-    def __iter__(self) -> Iterator[T]:
-        only_in_a_kernel("VectorView")
+    def __iter__(self) -> Iterator[T]: ...
 
-    def __len__(self) -> int:
-        only_in_a_kernel("VectorView")
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> T:
-        only_in_a_kernel("VectorView")
+    def __getitem__(self, index: int) -> T: ...
 
 
+@primitives.made_in_kernels
 @final
-class TileView(InKernels, Generic[T]):
+class TileView(Generic[T]):
     """A rectangle of a matrix, all of it inside the slice.
 
     ``for row in tile: for x in row`` reads without checks, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
@@ -86,16 +82,12 @@ class TileView(InKernels, Generic[T]):
     @property
     def shape(self) -> tuple[int, int]:
         """Returns the numbers of rows and of columns, each an ``i64``."""
-        only_in_a_kernel("TileView")
 
-    def __iter__(self) -> Iterator[VectorView[T]]:
-        only_in_a_kernel("TileView")
+    def __iter__(self) -> Iterator[VectorView[T]]: ...
 
-    def __len__(self) -> int:
-        only_in_a_kernel("TileView")
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: tuple[int, int]) -> T:
-        only_in_a_kernel("TileView")
+    def __getitem__(self, index: tuple[int, int]) -> T: ...
 
 
 @overload
@@ -106,6 +98,7 @@ def zip_exact(first: VectorView[T], second: VectorView[U], third: VectorView[V],
 def zip_exact(
     first: VectorView[T], second: VectorView[U], third: VectorView[V], fourth: VectorView[W], /
 ) -> Iterator[tuple[T, U, V, W]]: ...
+@primitives.function
 def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
     """Iterates over two to four views in step, in a ``for`` loop: ``for x, y in zip_exact(row, column)``.
 
@@ -113,4 +106,3 @@ def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
     Python's ``zip(strict=True)`` and ``zip_eq`` of Rust's itertools have the same rule. The lengths are compared once,
     before the loop. Views that were made with the same length need no comparison.
     """
-    only_in_a_kernel("zip_exact")

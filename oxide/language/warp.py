@@ -14,7 +14,9 @@ kernel.
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TypeVar
+
+from . import primitives
 
 T = TypeVar("T", int, float)
 
@@ -25,54 +27,55 @@ SIZE = 32
 """The number of lanes of a warp."""
 
 
+@primitives.function
 def lane_id() -> int:
     """Returns this thread's number in its warp, 0 to 31, as an ``i64``."""
-    _only_in_a_kernel("lane_id")
 
 
+@primitives.function
 def warp_id() -> int:
     """Returns this warp's number in its block, as an ``i64``."""
-    _only_in_a_kernel("warp_id")
 
 
+@primitives.function
 def shuffle(value: T, lane: int, mask: int = FULL_MASK) -> T:
     """Returns the ``value`` of lane number ``lane`` (modulo 32). The result is undefined if that lane does not exist or
     is not in the mask."""
-    _only_in_a_kernel("shuffle")
 
 
+@primitives.function
 def shuffle_up(value: T, delta: int, mask: int = FULL_MASK) -> T:
     """Returns the ``value`` of the lane ``delta`` below this lane, or this lane's own value if there is no such
     lane."""
-    _only_in_a_kernel("shuffle_up")
 
 
+@primitives.function
 def shuffle_down(value: T, delta: int, mask: int = FULL_MASK) -> T:
     """Returns the ``value`` of the lane ``delta`` above this lane, or this lane's own value if there is no such
     lane."""
-    _only_in_a_kernel("shuffle_down")
 
 
+@primitives.function
 def shuffle_xor(value: T, lane_mask: int, mask: int = FULL_MASK) -> T:
     """Returns the ``value`` of the lane whose number is this lane's with the bits of ``lane_mask`` flipped."""
-    _only_in_a_kernel("shuffle_xor")
 
 
+@primitives.function
 def all(condition: bool, mask: int = FULL_MASK) -> bool:
     """Returns whether ``condition`` is true in every lane of the mask."""
-    _only_in_a_kernel("all")
 
 
+@primitives.function
 def any(condition: bool, mask: int = FULL_MASK) -> bool:
     """Returns whether ``condition`` is true in at least one lane of the mask."""
-    _only_in_a_kernel("any")
 
 
+@primitives.function
 def ballot(condition: bool, mask: int = FULL_MASK) -> int:
     """Returns the lanes whose ``condition`` is true, as a mask: a ``u32`` with a bit for each lane."""
-    _only_in_a_kernel("ballot")
 
 
+@primitives.function
 def elect(mask: int = FULL_MASK) -> bool:
     """Returns true in one lane, which the GPU chooses, and false in the others. Use it for work that one lane does for
     the whole warp.
@@ -81,62 +84,57 @@ def elect(mask: int = FULL_MASK) -> bool:
     ``tensor.load_tile`` without a loop over the lanes. In a branch on ``thread_idx`` it needs this loop. PTX's name is
     ``elect.sync``. The CPU device, and a GPU before compute capability 9.0, choose the first lane.
     """
-    _only_in_a_kernel("elect")
 
 
+@primitives.function
 def match_any(value: float, mask: int = FULL_MASK) -> int:
     """Returns a mask, a ``u32``, of the lanes whose ``value`` has the same bits as this lane's ``value``."""
-    _only_in_a_kernel("match_any")
 
 
+@primitives.function
 def match_all(value: float, mask: int = FULL_MASK) -> int:
     """Returns a mask, a ``u32``, of all lanes that make the call, if ``value`` has the same bits in all of them.
     Otherwise returns 0."""
-    _only_in_a_kernel("match_all")
 
 
+@primitives.function
 def active_mask() -> int:
     """Returns a mask, a ``u32``, of the lanes that execute this call together. The device decides which lanes these
     are. Use the mask to share work, never to find out which lanes took a branch."""
-    _only_in_a_kernel("active_mask")
 
 
+@primitives.function
 def sync(mask: int = FULL_MASK) -> None:
     """Waits until the lanes of the mask have reached this call. Their earlier writes to memory are then visible to all
     of them."""
-    _only_in_a_kernel("sync")
 
 
+@primitives.function
 def reduce_add(value: T, mask: int = FULL_MASK) -> T:
     """Returns, in each lane, the sum of all lanes' values. The device chooses the order of a float sum: the result may
     differ in the last bits between devices, but it is the same in all lanes."""
-    _only_in_a_kernel("reduce_add")
 
 
+@primitives.function
 def reduce_min(value: T, mask: int = FULL_MASK) -> T:
     """Returns, in each lane, the least of all lanes' values. It is NaN only if all values are NaN."""
-    _only_in_a_kernel("reduce_min")
 
 
+@primitives.function
 def reduce_max(value: T, mask: int = FULL_MASK) -> T:
     """Returns, in each lane, the greatest of all lanes' values. It is NaN only if all values are NaN."""
-    _only_in_a_kernel("reduce_max")
 
 
+@primitives.function
 def reduce_and(value: int, mask: int = FULL_MASK) -> int:
     """Returns the bits that are set in every lane's integer."""
-    _only_in_a_kernel("reduce_and")
 
 
+@primitives.function
 def reduce_or(value: int, mask: int = FULL_MASK) -> int:
     """Returns the bits that are set in at least one lane's integer."""
-    _only_in_a_kernel("reduce_or")
 
 
+@primitives.function
 def reduce_xor(value: int, mask: int = FULL_MASK) -> int:
     """Returns the bits that are set in an odd number of the lanes' integers."""
-    _only_in_a_kernel("reduce_xor")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"warp.{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -9,6 +9,7 @@ have numba.cuda's names and behave as its documentation says. The names that ker
 from __future__ import annotations
 
 import contextlib
+import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ from oxide.interop.numba_cuda.substitutes import (
     attribute_of,
     cudadrv,
     guvectorize,
+    served,
     vectorize,
 )
 from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
@@ -125,6 +127,8 @@ __all__ = [
     "vectorize",
     "without_gpu",
 ]
+
+served.append(sys.modules[__name__])
 
 reduce = Reduce
 legacy_default_stream = per_thread_default_stream = default_stream

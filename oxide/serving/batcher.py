@@ -49,7 +49,7 @@ from oxide.serving.request_queue import Pending, RequestQueue, Results, State
 from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.policy import SchedulingPolicy
+    from oxide.runtime.device.runtime import SchedulingPolicy
     from oxide.runtime.device.timeline import Mark, Timeline
 
 Request = TypeVar("Request")
@@ -530,11 +530,7 @@ class Batcher(Generic[Request, Result]):
     ) -> Callable[[list[Request]], DeviceOperation[Results[Result]]]:
         key = buckets.key_of(requests)
         found = buckets.find(key)
-        if found is None:
-            made: list[Callable[[list[Request]], DeviceOperation[Results[Result]]]] = []
-            await current_loop().in_thread(lambda: made.append(buckets.capture(key)))
-            found = made.pop()
-        return found
+        return await current_loop().in_thread(lambda: buckets.capture(key)) if found is None else found
 
     async def _attempt(
         self,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from oxide.runtime.loop.event_loops import Sleeper
-    from oxide.serving.batcher import Batch
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -58,7 +57,7 @@ class Pending(Generic[Request, Result]):
     sleeper: Sleeper
     rank: tuple[float, float] = (0.0, 0.0)  # the least goes first: see ``RequestQueue``
     state: State = State.QUEUED
-    batch: Batch[Any, Any] | None = None
+    batch: Any = None
     _result: Any = None
     _error: BaseException | None = None
     _trace: TracebackType | None = None  # the error's, as first raised: each task that raises it adds frames

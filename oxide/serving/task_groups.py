@@ -131,13 +131,10 @@ class _AsyncioGroup(TaskGroup):
     def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:
         task = self._context.run(partial(self._loop.create_task, function(), name=name))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
         if self._is_cancelled:
             self._cancel(task)
         return lambda: self._cancel(task)
-
-    def _ended(self, task: Any) -> None:
-        self._tasks.discard(task)
 
     def _cancel(self, task: Any) -> None:
         # Not at once: a task that is cancelled before its first step runs none of its code, so no ``finally`` either.

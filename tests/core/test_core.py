@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -78,6 +79,34 @@ def test_a_stage_that_empties_its_frame_is_an_error() -> None:
     walk = Walk(oxide.value(1).map(empty).map(repr), context)
     with pytest.raises(IndexError):
         walk.advance(False)
+
+
+def test_a_frame_without_an_operation_is_an_error_of_a_traced_walk() -> None:
+    from oxide.runtime.submission.walk import Walk
+
+    context = core.context_for(oxide.value(1), oxide.devices()[0].new_stream())
+    context.traced = types.SimpleNamespace()
+    walk = Walk(oxide.value(1).map(repr), context)
+    walk._frames.append(core.Frame.__new__(core.Frame))
+    walk._frames[0].inner = context
+    with pytest.raises(TypeError, match="operation"):
+        walk.advance(True)
+
+
+@pytest.mark.parametrize("method", ["query_stream", "record_event"])
+def test_a_driver_that_drops_the_device_of_a_stream_is_an_error(method: str) -> None:
+    timeline = oxide.devices()[0].new_stream()._timeline
+    mark = timeline.mark()
+
+    def fail(*_: object) -> None:
+        del timeline.device
+        raise oxide.DeviceLostError("gone")
+
+    device, driver = timeline.device, timeline.driver
+    timeline.driver = types.SimpleNamespace(**{method: fail})
+    with pytest.raises(oxide.DeviceLostError):
+        timeline.ask(mark) if method == "query_stream" else timeline._record(mark)
+    device.lost, timeline.device, timeline.driver = None, device, driver
 
 
 def test_an_outcome_that_is_no_exception_is_an_error() -> None:

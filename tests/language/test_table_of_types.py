@@ -23,6 +23,7 @@ EXCEPTIONS = {
     "oxide/compiler/tile/numbers.py": "the types that the code itself computes with",
     "oxide/compiler/frontend/lowering/complex_numbers.py": "the types that a c64 holds: a rule of promotion",
     "oxide/compiler/frontend/lowering/total_builder.py": "the suffixes of LLVM's intrinsics",
+    "oxide/compiler/primitives/table.py": "the types that numba-cuda's rule of floats knows",
     "oxide/compiler/interpreter/tensor.py": "the types in which NumPy sums products",
     "oxide/driver/record_layout.py": "the fields of records, which are ctypes",
     "oxide/runtime/device/dlpack.py": "DLPack's own enumeration",

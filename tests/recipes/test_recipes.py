@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FILES = {"dtype": 5, "kernel_option": 5, "operation": 4, "tile_word": 4}
+FILES = {"dtype": 5, "kernel_option": 5, "operation": 4, "scalar_function": 3, "tile_word": 4, "warp_primitive": 3}
 """The most files that a recipe touches."""
 
 COPIED = ("oxide", "oxide_kernels", "docs", "tests", "examples", "pyproject.toml")

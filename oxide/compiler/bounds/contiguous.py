@@ -46,9 +46,9 @@ from oxide.compiler.ir.values import (
     Value,
     number,
 )
+from oxide.compiler.primitives.effects import CONVERGENT
 
 from .affine import Range, Undecidable
-from .leaving import CONVERGENT
 
 _ALIGNMENT = 16
 _UNROLLED = 8

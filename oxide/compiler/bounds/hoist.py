@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from oxide.compiler.ir import half, verifier
+from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
 from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
 from oxide.compiler.ir.module import Function, Module
@@ -25,11 +25,12 @@ from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
 from oxide.compiler.ir.values import TRUE, Block, Branch, Call, Instruction, Value
+from oxide.compiler.primitives.effects import CONVERGENT, CONVERSIONS
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
-from .leaving import ALONE, CONVERGENT, leave_after_faults
+from .leaving import ALONE, leave_after_faults
 from .prove import Prover, words_of
 
 CheckPlace = Literal["proved", "hoisted", "access"]
@@ -147,7 +148,7 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
         return "nounwind", "willreturn", "speculatable", "memory(none)"
-    if symbol.startswith(half.PREFIXES):
+    if symbol.startswith(CONVERSIONS):
         return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
     return () if symbol.startswith(_HARMLESS) else ("convergent",)

@@ -12,30 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oxide.compiler.ir import half
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_check
 from oxide.compiler.ir.values import FALSE, TRUE, Atomic, Block, Branch, Call, Instruction, Load, Return, Store, number
+from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 
-ALONE = (
-    "oxide.in_bounds",
-    "oxide.aligned",
-    "oxide.assertion_failed",
-    "oxide.register.",
-    *half.PREFIXES,
-    "oxide.print.",
-    "oxide.clock64",
-    "oxide.nanosleep",
-    "oxide.stop.",
-    "oxide.held.local",
-    "__nv_",
-    "llvm.",
-)
-"""Name prefixes of calls that affect one thread only: they do not wait, and other threads see no effect of them."""
-
-CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
-"""Name prefixes of those calls in ``ALONE`` that are convergent: the threads of a warp must make them together."""
+ALONE = having(Effect.ALONE)
 
 
 def leave_after_faults(module: Module, kernel: PortableKernel) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, TypeAlias
 
 from oxide.compiler.ir.text import split_list
@@ -20,30 +21,6 @@ from oxide.language.types import SCALARS
 
 from . import advice
 from .vocabulary import refusal
-
-_CALL = re.compile(r">>> (?P<function>\w+)\((?P<arguments>.*)\)")
-_ATTRIBUTE = re.compile(r"Unknown attribute '(?P<name>\w+)' of type (?P<type>.+)")
-_SET_ATTRIBUTE = re.compile(r"Cannot resolve setattr: \((?P<type>.+)\)\.(?P<name>\w+) = ")
-_CAST = re.compile(r"Cannot cast (?P<source>.+?) to (?P<target>.+?)(?::|$)", re.MULTILINE)
-_CONVERSION = re.compile(r"Casting (?P<source>.+?) to (?P<target>.+?) directly is unsupported")
-_UNIFY = re.compile(r"Cannot unify (?P<first>.+?) and (?P<second>.+?) for '(?P<name>\w+)[.\d]*'")
-_RETURNED = re.compile(r"No conversion from (?P<source>.+?) to (?P<target>.+?) for '\$")
-_ITERATED = re.compile(r"Invalid use of getiter with parameters \((?P<type>.+)\)")
-_NOT_CALLABLE = re.compile(r"No type info available for (?P<type>.+?) as a callable")
-_UNKNOWN_NAME = re.compile(r"name '(?P<name>\w+)' is not defined|[Vv]ariable '(?P<variable>\w+)' is not defined")
-_SET_ITEM = re.compile(
-    r"Cannot resolve setitem: (?:unaligned )?array\((?P<dtype>.+), (?P<ndim>\d+)d, .*?\)"
-    r"\[(?P<index>.+)\] = (?P<value>.+)"
-)
-_TUPLE_LENGTH = re.compile(r"wrong tuple length for .*expected (?P<names>\d+), got (?P<values>\d+)")
-_NO_TUPLE = re.compile(r"failed to unpack (?P<type>.+)")
-_METHOD = re.compile(r"BoundFunction\([\w.]*?(?P<name>\w+) for ")
-_INVALID = re.compile(r"Invalid use of .+ with parameters \((?P<arguments>.*)\)")
-# Words of numba's internals, which mean nothing to a kernel's author.
-_INTERNAL = re.compile(
-    r"object has no attribute|is not subscriptable|NoneType|\bnumba\b|op-?code|arg mismatch|LLVM", re.IGNORECASE
-)
-_RETURNS = re.compile(r"Can't unify return type from the following types: (?P<types>.+)")
 
 _OPERATORS = {
     "add": "+", "iadd": "+=", "sub": "-", "isub": "-=", "mul": "*", "imul": "*=", "truediv": "/", "itruediv": "/=",
@@ -58,6 +35,8 @@ _NAMES = {"int": "i64", "none": "None"} | {scalar.dtype_name: name for name, sca
 
 
 Node: TypeAlias = ast.expr | ast.stmt | None
+Said: TypeAlias = dict[str, str]
+"""The parts of one of numba's messages, by the names that its template has for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +57,13 @@ def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, 
     problem = _construct(failure.text, node, numba_style)
     if problem is None:
         problem = failure.notes[-1] if failure.notes else _problem(failure.text, node, numba_style)
-    if match := _METHOD.search(problem):
-        problem = _method_problem(match["name"], statement_at(failure.file, failure.line))
+    if method := parts_of("BoundFunction({name} for ", problem):
+        problem = _method_problem(method["name"].rpartition(".")[2], statement_at(failure.file, failure.line))
     if not failure.line:
         return located(function, f"kernel {name}: {problem}")
     column = column_of(failure.file, failure.span)
-    if column is None and (match := _UNIFY.search(failure.text)):
-        column = _column_of_name(failure, match["name"])
+    if column is None and (found := parts_of(_UNIFY, failure.text)):
+        column = _column_of_name(failure, found["name"].partition(".")[0])
     return located_in(failure.file, failure.line, problem, column)
 
 
@@ -136,20 +115,15 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
         return "@ is not supported in kernels: write the loops"
     if NO_TEXT in text:
         return advice.of_text(node) if isinstance(node, ast.JoinedStr) else advice.of_builtin("str(...)", "str")
-    if match := _UFUNC.search(text):
-        return _ufunc_problem(match["name"], node, numba_style)
+    if ufunc := parts_of(f"{NO_UFUNC} np.{{name}}", text):
+        return _ufunc_problem(ufunc["name"], node, numba_style)
     if any(said in text for said in _ALLOCATES):
         return _allocation_problem(node, numba_style)
-    if _OF_SLICE.search(text):
+    lowered = parts_of("No definition for lowering <class 'numba.cuda.stubs.{function}'>({first}[", text)
+    if "SliceType' object" in text or (lowered and lowered["first"].rstrip("12345").endswith("Slice")):
         return _of_slice(node)
     return None
 
-
-_OF_SLICE = re.compile(
-    r"'(?:Atomic|Shaped)?SliceType' object"
-    r"|No definition for lowering <class 'numba\.cuda\.stubs\.[\w.]+'>\(\w*Slice\d?\["
-)
-"""Matches numba's messages for a function of numba-cuda that is called with a slice."""
 
 _ATOMICS = {
     **{name: f"fetch_{name.rstrip('_')}" for name in ("add", "sub", "min", "max", "and_", "or_", "xor")},
@@ -178,7 +152,6 @@ def _of_slice(node: Node) -> str:
 _PLACED = re.compile(r"(.+:\d+|In \[\d+\], line \d+): ")
 NO_TEXT = "kernels make no text:"
 NO_UFUNC = "kernels have no"
-_UFUNC = re.compile(rf"{NO_UFUNC} np\.(?P<name>\w+)")
 # numba's messages where it would need its memory runtime (NRT), which kernels do not have.
 _ALLOCATES = ("NRT required", "Only accept returning of array", "NRT_")
 
@@ -231,56 +204,76 @@ def _iterated(node: Node) -> str:
     return node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
 
 
+def parts_of(template: str, text: str) -> dict[str, str] | None:
+    """Returns what stands in a message in place of the names in braces, if a line of the message is as the template. A
+    name at the end of the template stands for all that follows in the line. A bracket at the end is the last in the
+    line."""
+    parts = [(literal, name) for literal, name, *_ in Formatter().parse(template)]
+    for line in text.split("\n"):
+        start, found, before = 0, dict[str, str](), ""
+        for number, (literal, name) in enumerate(parts):
+            last = literal == ")" and number == len(parts) - 1
+            place = line.rfind(literal, start) if last else line.find(literal, start)
+            if place < 0:
+                break
+            if before:
+                found[before] = line[start:place]
+            start, before = place + len(literal), name or ""
+        else:
+            return found | ({before: line[start:]} if before else {})
+    return None
+
+
+_UNIFY = "Cannot unify {first} and {second} for '{name}'"
+
+
 def _problem(text: str, node: Node, numba_style: bool) -> str:
-    """Returns the problem that numba's message describes. If the message describes several, the kind that is tested
-    first here wins, and of one kind the first in the message."""
-    if match := _CONVERSION.search(text):
-        hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
-        return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"
-    if match := _CALL.search(text):
-        return _call_problem(match["function"], split_list(match["arguments"]), node, numba_style)
-    if match := _ATTRIBUTE.search(text):
-        return _attribute_problem(match["type"], match["name"], node, numba_style)
-    if match := _SET_ATTRIBUTE.search(text):
-        return f"{_shown(match['type'])} has no .{match['name']} that can be assigned to"
-    if match := _UNIFY.search(text):
-        return _unify_problem(match["name"], match["first"], match["second"])
-    if match := _CAST.search(text):
-        return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
-    if match := _ITERATED.search(text):
-        shown, loops = _shown(match["type"]), "range(...)" if numba_style else advice.LOOPS
-        hint = f"; {advice.counted(_iterated(node))}" if match["type"].startswith("Slice[") and not numba_style else ""
-        return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
-    if match := _NOT_CALLABLE.search(text):
-        return f"{_shown(match['type'])} cannot be called"
-    if match := _RETURNED.search(text):
-        source, target = _shown(match["source"]), _shown(match["target"])
-        if target == "None":
-            return "a kernel returns nothing: write its result into an array that is a parameter"
-        return f"the function is declared to return {target} and a path returns {source}; return a value on every path"
-    if match := _RETURNS.search(text):
-        return f"the returned values have different types: {_translate(match['types'])}; return one type"
-    if match := _UNKNOWN_NAME.search(text):
-        return f"{match['variable'] or match['name']} is read here before it is assigned"
-    if match := _SET_ITEM.search(text):
-        return _index_problem("setitem", match["dtype"], int(match["ndim"]), [match["index"], match["value"]], node)
-    if match := _TUPLE_LENGTH.search(text):
-        return f"the value has {match['values']} elements, and here it becomes {match['names']}"
-    if match := _NO_TUPLE.search(text):
-        names = "several" if node is None else ast.unparse(node).strip("()")
-        return f"the value is {_shown(match['type'])}, which is no tuple, and here it becomes {names}"
-    if match := _INVALID.search(text):
-        given = " and ".join(map(_shown, split_list(match["arguments"]))) or "no arguments"
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
-        return f"{called}(...) is not defined for {given}"
+    """Returns the problem that numba's message describes. If the message describes several, the first in the table
+    wins, and of one kind the first in the message."""
+    for template, wording in _PROBLEMS.items():
+        found = parts_of(template, text)
+        if found is None:
+            continue
+        if isinstance(wording, str):
+            return wording.format_map({name: _SHOWN.get(name, str)(part) for name, part in found.items()})
+        if problem := wording(found, node, numba_style):
+            return problem
     shown = "" if node is None else ast.unparse(node)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in")]
-    said = "" if not lines or _INTERNAL.search(lines[0]) else _translate(lines[0])
-    if "positional argument" in said:
-        return said
+    first = "" if not lines or any(word in lines[0].lower() for word in _INTERNAL) else _translate(lines[0])
+    if "positional argument" in first:
+        return first
     if shown:
-        return f"{shown} is not supported in kernels" + (f": {said}" if said else "")
-    return said or "this is not supported in kernels"
+        return f"{shown} is not supported in kernels" + (f": {first}" if first else "")
+    return first or "this is not supported in kernels"
+
+
+_INTERNAL = (
+    "object has no attribute", "is not subscriptable", "arg mismatch", "nonetype", "numba", "opcode", "op-code", "llvm",
+)  # fmt: skip
+"""Words of numba's internals, which mean nothing to a kernel's author."""
+
+
+def _loop_problem(said: Said, node: Node, numba_style: bool) -> str:
+    shown, loops = _shown(said["type"]), "range(...)" if numba_style else advice.LOOPS
+    hint = f"; {advice.counted(_iterated(node))}" if said["type"].startswith("Slice[") and not numba_style else ""
+    return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
+
+
+def _store_problem(said: Said, node: Node, numba_style: bool) -> str:
+    array = _array_of(said["array"])
+    return "" if array is None else _index_problem("setitem", *array, [said["index"], said["value"]], node)
+
+
+def _unpacking_problem(said: Said, node: Node, numba_style: bool) -> str:
+    names = "several" if node is None else ast.unparse(node).strip("()")
+    return f"the value is {_shown(said['type'])}, which is no tuple, and here it becomes {names}"
+
+
+def _use_problem(said: Said, node: Node, numba_style: bool) -> str:
+    given = " and ".join(map(_shown, split_list(said["arguments"]))) or "no arguments"
+    called = ast.unparse(node.func) if isinstance(node, ast.Call) else "this"
+    return f"{called}(...) is not defined for {given}"
 
 
 def _method_problem(name: str, statement: ast.stmt | None) -> str:
@@ -294,7 +287,8 @@ def _method_problem(name: str, statement: ast.stmt | None) -> str:
     return f"{shown} is a method: call it, as in {shown}()"
 
 
-def _call_problem(function: str, given: list[str], node: Node, numba_style: bool) -> str:
+def _call_problem(said: Said, node: Node, numba_style: bool) -> str:
+    function, given = said["function"], split_list(said["arguments"])
     arguments = [_shown(argument) for argument in given]
     shown = " and ".join(arguments)
     if function == "bool":
@@ -309,8 +303,8 @@ def _call_problem(function: str, given: list[str], node: Node, numba_style: bool
     if function in _OPERATORS:
         if texts and node is not None:
             return advice.of_text(node)
-        if function in ("getitem", "setitem") and (array := _ARRAY.match(given[0])) is not None:
-            return _index_problem(function, array["dtype"], int(array["ndim"]), given[1:], node)
+        if function in ("getitem", "setitem") and (array := _array_of(given[0])) is not None:
+            return _index_problem(function, *array, given[1:], node)
         return f"{_OPERATORS[function]} is not defined for {shown}{hint}"
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else function
     head, _, last = called.rpartition(".")
@@ -333,7 +327,7 @@ def _index_problem(function: str, dtype: str, axes: int, given: list[str], node:
     if len(indices) > axes:
         return f"{name} has {_axes(axes)} and the index {len(indices)} numbers"
     shown = ", ".join(_shown(index) for index in indices)
-    if function == "setitem" and len(given) > 1 and all(_INTEGER.match(index) for index in indices):
+    if function == "setitem" and len(given) > 1 and all(map(_is_integer, indices)):
         return f"an element of {name} is {_shown(dtype)}, and the value is {_shown(given[1])}"
     return f"{name}[...] is not defined for the index {shown}; an index is an integer, or one for each axis"
 
@@ -345,7 +339,8 @@ def _axes(count: int) -> str:
     return "no axes" if count == 0 else "one axis" if count == 1 else f"{count} axes"
 
 
-def _attribute_problem(kind: str, name: str, node: Node, numba_style: bool) -> str:
+def _attribute_problem(said: Said, node: Node, numba_style: bool) -> str:
+    kind, name = said["type"], said["name"]
     shown = _shown(kind)
     if kind.startswith(_TEXTS) and node is not None:
         return advice.of_text(node)
@@ -359,7 +354,7 @@ def _attribute_problem(kind: str, name: str, node: Node, numba_style: bool) -> s
         return f"a list has no .{name} in kernels: nothing is allocated there; use a tuple, or " + advice.allocating(
             numba_style
         )
-    if _ARRAY.match(kind) and name in advice.NUMPY:
+    if _array_of(kind) and name in advice.NUMPY:
         return f"{shown} has no .{name}() in kernels: use {advice.NUMPY[name]}"
     if kind.startswith("Module("):
         module = kind.partition("'")[2].partition("'")[0]
@@ -373,53 +368,105 @@ def _attribute_problem(kind: str, name: str, node: Node, numba_style: bool) -> s
 _ATOMIC_METHODS = frozenset(name for name in vars(AtomicAccess) if name[0] != "_")
 
 
-def _unify_problem(name: str, first: str, second: str) -> str:
-    shown = [_shown(re.sub(r"Literal\[(\w+)\]\([^()]*\)", r"\1", kind)) for kind in (first, second)]
+def _unify_problem(said: Said, node: Node, numba_style: bool) -> str:
+    name = said["name"].partition(".")[0]
+    shown = [_shown(re.sub(r"Literal\[(\w+)\]\([^()]*\)", r"\1", said[kind])) for kind in ("first", "second")]
     references = [each for each in shown if each.startswith(("Ref[", "TileRef[", "MatrixTileRef["))]
     if len(references) == 1:
         return advice.rebound(name, next(each for each in shown if each not in references))
     return f"{name} is {shown[0]} in one place and {shown[1]} in another; use one name for each"
 
 
+_PROBLEMS: dict[str, str | Callable[[Said, Node, bool], str]] = {
+    "Casting ThreadIndex to {target} directly is unsupported": (
+        "ThreadIndex cannot be converted to {target}; its plain number is index.get()"
+    ),
+    "Casting {source} to {target} directly is unsupported": "{source} cannot be converted to {target}",
+    ">>> {function}({arguments})": _call_problem,
+    "Unknown attribute '{name}' of type {type}": _attribute_problem,
+    "Cannot resolve setattr: ({type}).{name} = ": "{type} has no .{name} that can be assigned to",
+    _UNIFY: _unify_problem,
+    "Cannot cast {source} to {target}:": "{source} cannot become {target} here",
+    "Cannot cast {source} to {target}": "{source} cannot become {target} here",
+    "Invalid use of getiter with parameters ({type})": _loop_problem,
+    "No type info available for {type} as a callable": "{type} cannot be called",
+    "No conversion from {source} to none for '$": (
+        "a kernel returns nothing: write its result into an array that is a parameter"
+    ),
+    "No conversion from {source} to {target} for '$": (
+        "the function is declared to return {target} and a path returns {source}; return a value on every path"
+    ),
+    "Can't unify return type from the following types: {types}": (
+        "the returned values have different types: {types}; return one type"
+    ),
+    "name '{name}' is not defined": "{name} is read here before it is assigned",
+    "ariable '{name}' is not defined": "{name} is read here before it is assigned",
+    "Cannot resolve setitem: {array})[{index}] = {value}": _store_problem,
+    "wrong tuple length for {what}expected {names}, got {values}'": (
+        "the value has {values} elements, and here it becomes {names}"
+    ),
+    "failed to unpack {type}": _unpacking_problem,
+    "Invalid use of {function} with parameters ({arguments})": _use_problem,
+}
+"""Maps numba's messages to the problem, or to a function that words the problem. The function returns "" to leave it to
+another message."""
+
+
 def _element_types(type_text: str) -> list[str]:
     """Returns the types of a tuple's elements. For any other type, returns a list that has only the type itself."""
     text = type_text.strip()
-    if match := re.fullmatch(r"UniTuple\((.+?) x (\d+)\)", text):
-        return [match[1]] * int(match[2])
-    if match := re.fullmatch(r"Tuple\((.*)\)", text):
-        return split_list(match[1])
-    return [text]
+    kind, _, inside = text.removesuffix(")").partition("(")
+    if kind == "UniTuple":
+        element, _, count = inside.rpartition(" x ")
+        return [element] * int(count)
+    return split_list(inside) if kind == "Tuple" else [text]
 
 
 def _shown(type_text: str) -> str:
     """Returns a type as the kernel's author would write it. For a slice, the parameter's name comes first."""
     text = type_text.strip().rstrip(":").removesuffix(" of index_2d")
-    if match := re.fullmatch(r"((?:Disjoint)?Slice\[[^\]]+\]) (\S+)", text):
-        return f"{match[2]} ({match[1]})"
-    if match := re.fullmatch(r"Literal\[(\w+)\]\((.*)\)", text, re.DOTALL):
-        return repr(match[2]) if match[1] == "str" else match[2]
-    if match := re.fullmatch(r"\w+=(.+)", text):
-        return _shown(match[1])
+    if text.startswith(("Slice[", "DisjointSlice[")):
+        kind, _, name = text.partition("] ")
+        return f"{name} ({kind}])" if name else text
+    if text.startswith("Literal["):
+        kind, _, value = text.removeprefix("Literal[").removesuffix(")").partition("](")
+        return repr(value) if kind == "str" else value
+    name, equals, value = text.partition("=")
+    if equals and name.isidentifier():
+        return _shown(value)
     if text.startswith("DictType["):
         return "a dict"
-    if match := re.fullmatch(r"OptionalType\((.*?)\)?", text):
-        return f"{_shown(match[1])} or None"
-    if match := _ARRAY.match(text):
-        return f"Array[{_shown(match['dtype'])}, {match['ndim']}]"
+    if array := _array_of(text):
+        return f"Array[{_shown(array[0])}, {array[1]}]"
     if text.startswith(("Tuple(", "UniTuple(")):
         return f"tuple[{', '.join(map(_shown, _element_types(text)))}]"
-    if match := re.match(r"(?:reflected )?list\((\w+)\)", text):
-        return f"a list of {_shown(match[1])}"
-    if match := re.fullmatch(r"class\((\w+)\)", text):
-        return _NAMES.get(match[1], match[1])
-    if text == "unicode_type":
-        return "str"
-    return _NAMES.get(text, text)
+    kind, _, inside = text.partition("(")
+    if kind == "OptionalType":
+        return f"{_shown(inside.removesuffix(')'))} or None"
+    if kind in ("list", "reflected list"):
+        return f"a list of {_shown(inside.partition(')')[0])}"
+    if kind == "class":
+        return _shown(inside.removesuffix(")"))
+    return "str" if text == "unicode_type" else _NAMES.get(text, text)
 
 
-_INTEGER = re.compile(r"u?int\d+$|Literal\[int\]|-?\d+$")
-_ARRAY = re.compile(r"(?:unaligned |Array)?array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\w?(?:, [\w ]+)*\)$")
+def _is_integer(text: str) -> bool:
+    """Returns whether a type, or a number in place of one, is an integer."""
+    return text.startswith("Literal[int]") or text.removeprefix("-").removeprefix("u").removeprefix("int").isdigit()
+
+
+def _array_of(text: str) -> tuple[str, int] | None:
+    """Returns the dtype and the number of axes of an array, or None for any other type."""
+    kind, _, inside = text.removeprefix("unaligned ").removeprefix("Array").removesuffix(")").partition("(")
+    match split_list(inside):
+        case [dtype, axes, _, *_] if kind == "array" and axes.endswith("d"):
+            return dtype, int(axes.removesuffix("d"))
+    return None
 
 
 def _translate(text: str) -> str:
     return re.sub(r"\b(?:u?int\d+|float\d+|complex\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)
+
+
+_SHOWN = {"source": _shown, "target": _shown, "type": _shown, "types": _translate}
+"""Maps the names that templates have for types to the functions that show these types."""

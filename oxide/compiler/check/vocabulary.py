@@ -13,11 +13,20 @@ from typing import Any
 import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.language import atomic, debug, fast, intrinsics, tensor, thread, warp
+from oxide.language import (  # noqa: F401 - each declares its functions
+    atomic,
+    debug,
+    fast,
+    intrinsics,
+    primitives,
+    tensor,
+    thread,
+    warp,
+)
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
-from oxide.language.views import MatrixView, zip_exact
+from oxide.language.views import MatrixView
 from oxide.messages import written
 
 from . import advice, complex_functions, numpy_functions
@@ -28,32 +37,11 @@ LEAST = -(2**63)
 """The least integer in a kernel, an i64."""
 
 _BUILTINS = {range, len, min, max, abs, int, float, complex, bool, type, round, divmod, pow, print}
-_THREAD = {
-    thread.index_1d,
-    thread.index_2d,
-    thread.index_2d_row,
-    thread.index_2d_col,
-    thread.nanosleep,
-    thread.wait_dependencies,
-    thread.launch_dependents,
-    thread.sync_grid,
-    thread.sync_threads,
-    thread.sync_threads_count,
-    thread.sync_threads_and,
-    thread.sync_threads_or,
-}
-_BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
-_VIEWS = {MatrixView, zip_exact}
-_OF_MODULES = {
-    value
-    for module in (warp, intrinsics, fast, debug, tensor.cluster)
-    for value in vars(module).values()
-    if isinstance(value, FunctionType) and value.__name__[0] != "_"
-}
+_CLASSES = {SharedArray, DynamicSharedArray, LocalArray, MatrixView}
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _TENSOR = {getattr(tensor, name) for name in tensor.__all__}
 _LANGUAGE = frozenset(
-    _BUILTINS | {*numpy_functions.ROUNDING} | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _TENSOR | _MATH | {atomic.fence}
+    _BUILTINS | {*numpy_functions.ROUNDING, unroll} | primitives.FUNCTIONS | _CLASSES | _TENSOR | _MATH
 )
 _CONSTANT_BYTES = 64 * 1024  # the size of a GPU's constant memory
 

@@ -20,8 +20,9 @@ from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import WAITING, declared_once
+from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.ir.values import Binary
+from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
 from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
@@ -108,13 +109,15 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    text = for_object_file(str(hidden_masks(kernel.module if unchecked else share_exits(kernel.module))))
-    module = link(layout + part for part in (text, check, declared_once("\n".join(support))))
-    if has_lines(kernel.module):
+    checked = hidden_masks(kernel.module if unchecked else share_exits(kernel.module))
+    supporting = declared_once("\n".join(support))
+    if has_lines(checked):
+        checked = checked.copy()
+        checked.adopt(parse(supporting))
         around = coroutines.COROUTINE if suspends else entry if by_position is None else CHECKED_BLOCKS
-        linked = parse(str(module))
-        move_lines(linked, kernel.symbol, around)
-        module = link([layout + str(linked)])
+        move_lines(checked, kernel.symbol, around)
+        supporting = ""
+    module = link(layout + part for part in (for_object_file(str(checked)), check, supporting))
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module) and not _is_large(kernel.module)
@@ -126,11 +129,11 @@ def _module(
         fast = link(layout + part for part in (text, "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
-        checked = fast.get_function(CHECKED_BLOCKS)
-        checked.linkage = "internal"
+        every_check = fast.get_function(CHECKED_BLOCKS)
+        every_check.linkage = "internal"
         if _is_large(kernel.module):
-            checked.add_function_attribute("noinline")
-            checked.add_function_attribute("optnone")
+            every_check.add_function_attribute("noinline")
+            every_check.add_function_attribute("optnone")
         module = fast
     for function in module.functions:
         if function.is_declaration and function.name == coroutines.SUSPENSION:
@@ -183,7 +186,7 @@ def _with_plain_extremes(kernel: PortableKernel) -> tuple[PortableKernel, list[s
     found = [name for name in _EXTREMES if f"llvm.{name}" in kernel.module.functions]
     if not found:
         return kernel, []
-    module = parse(kernel.text)
+    module = kernel.module.copy()
     for name in found:
         module.rename(f"llvm.{name}", f"oxide.{name}")
     return replace(kernel, module=module), [_plain_extreme(*name.split(".")) for name in found]

@@ -7,6 +7,7 @@ runs a range of blocks allocates shared memory once. The blocks of the range use
 from __future__ import annotations
 
 from oxide.compiler.ir.primitives import SharedMemory
+from oxide.compiler.primitives import threads
 
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
 
@@ -33,7 +34,8 @@ def definitions(shared: SharedMemory) -> str:
         for field, register in enumerate(REGISTERS)
         for place, axis in enumerate("xyz")
     ]
-    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _YIELD, _NOTHING]
+    texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _BREAKPOINT]
+    texts += [entry.cpu_text for entry in threads.WAITS]
     texts += [_array(f"static.{number}", offset) for number, (offset, _, _) in enumerate(shared.arrays)]
     if shared.dynamic:
         texts.append(_array("dynamic", static_bytes(shared)))
@@ -127,28 +129,12 @@ define i32 @oxide.register.warpsize(ptr %context) alwaysinline {
 }
 """
 
-_YIELD = """
-declare i32 @sched_yield()
-define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
-  %ignored = call i32 @sched_yield()
-  ret void
-}
-"""
-"""Defines ``oxide.nanosleep``, which yields the processor instead of sleeping: a thread that calls ``nanosleep``
-usually waits for a block on another worker, which may need this processor."""
-
-_NOTHING = """
+_BREAKPOINT = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
-define void @oxide.dependencies.wait(i32 %site) alwaysinline {
-  ret void
-}
-define void @oxide.dependencies.launch(i32 %site) alwaysinline {
-  ret void
-}
 """
-"""No-ops on the CPU: no debugger can stop a kernel's threads, and a stream's kernels run one after the other."""
+"""A no-op on the CPU, where no debugger can stop a kernel's threads."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)

@@ -15,7 +15,6 @@ initialised, so that a later stage reads a defined number even then.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
@@ -117,7 +116,7 @@ def _inline_attributes(module: Module) -> None:
         groups[number_of] = words.strip("{ }")
 
     def inlined(text: str) -> str:
-        return re.sub(r"#\d+", lambda match: groups[match[0]], text)
+        return " ".join(groups.get(word, word) for word in text.split(" "))
 
     for function in module.functions.values():
         function.after = inlined(function.after)

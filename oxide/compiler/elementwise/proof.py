@@ -20,7 +20,6 @@ from itertools import product
 from typing import final
 
 from oxide.compiler.bounds.prove import words_of
-from oxide.compiler.ir import half
 from oxide.compiler.ir.control_flow import postorder
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parameters import element_type
@@ -46,12 +45,12 @@ from oxide.compiler.ir.values import (
     Store,
     Value,
 )
+from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .accesses import Elementwise, OwnAccess
 
-_PURE = ("__nv_", "llvm.", *half.PREFIXES)
-_IMPURE = ("llvm.nvvm.", "llvm.coro.")
+_PURE = having(Effect.PURE)
 _GUARDS = {"ult": True, "slt": True, "uge": False, "sge": False}
 """Maps each comparison of a position with a length to its result for a thread that has an element."""
 
@@ -189,7 +188,7 @@ class _Proof:
                 case Call(called=name):
                     if register_of(each):
                         raise _Refused("it uses its thread in other ways than by its index")
-                    pure = name.startswith(_PURE) and not name.startswith(_IMPURE)
+                    pure = name.startswith(_PURE) and not name.startswith(CONVERGENT)
                     if not (pure or is_check(each) or fails_an_assert(each)):
                         raise _Refused(_reason(name))
 

@@ -10,6 +10,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from types import BuiltinFunctionType
 from typing import Any, Literal, TypeAlias
@@ -39,9 +40,11 @@ from oxide.compiler.frontend.lowering.argument_types import argument_type, numba
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
 from oxide.compiler.frontend.lowering.registry import (
+    Session,
     array_places,
     lowering_registry,
     note,
+    running,
     session,
     sites,
     typing_registry,
@@ -74,7 +77,7 @@ from oxide.weak_table import WeakTable
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
-    barrier,
+    authors,
     captured,
     common,
     complex_numbers,
@@ -86,6 +89,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     mathematics,
     numba_vocabulary,
     powers,
+    primitives,
     python_mathematics,
     python_numbers,
     ranges,
@@ -96,7 +100,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     tiles,
     vectors,
     view_loops,
-    warp,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
@@ -139,37 +142,30 @@ def lower(
     the array. With ``keeps_types``, which the interpreter needs, the result has the types of all expressions, and each
     fault site has the number of an expression in place of its line.
     """
-    session.typings = recorded_typings.Typings() if keeps_types else None  # `_parameter_type` below reads it
-    session.dispatchers = {}
-    args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
-    session.notes.clear()
-    session.failures.clear()
-    _contexts()[0].remembered.clear()
-    if session.fastmath != fastmath:
-        _contexts()[1].cached_internal_func.clear()  # numba's own functions were compiled with the other setting
-    session.fastmath = fastmath
-    session.fma = fma and not fastmath  # under fastmath, LLVM chooses what to fuse
-    session.located = located
-    session.constants = constants or {}
-    session.numba_style, session.overloads = style == "numba", style != "oxide"
-    session.file, session.line, session.span = function.__code__.co_filename, 0, None
+    run = Session(
+        file=function.__code__.co_filename,
+        fastmath=fastmath,
+        fma=fma and not fastmath,  # under fastmath, LLVM chooses what to fuse
+        numba_style=style == "numba",
+        overloads=style != "oxide",
+        located=located,
+        constants=constants or {},
+        typings=recorded_typings.Typings() if keeps_types else None,
+    )
     try:
-        with compiled_with(compile_function), without_waste():
+        with running(run), compiled_with(compile_function), without_waste():
+            args = tuple(_parameter_type(parameter) for parameter in parameters)
             result = compile_function(function, args, types.void)
-        kept = session.typings
-        typed = None if kept is None else kept.of(function, args)
+            typed = None if run.typings is None else run.typings.of(function, args)
     except (OxideError, RecursionError):
         raise
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
-        failure = session.failures[-1] if session.failures else Failure("", 0, None, str(error), ())
-        raise compile_error(name, function, failure, numba_style=session.numba_style) from (
+        failure = run.failures[-1] if run.failures else Failure("", 0, None, str(error), ())
+        raise compile_error(name, function, failure, numba_style=run.numba_style) from (
             error if full or not expected else None
         )
-    finally:
-        session.typings = None
-        session.dispatchers = {}
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = _libraries(result.library)
     widenings = sorted({each for library in libraries.values() for each in _widenings.get(library) or ()})
@@ -195,37 +191,35 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     flags.no_cfunc_wrapper = True
     flags.error_model = "numpy"
     flags.compute_capability = (9, 0)
-    if session.fastmath:
+    if session().fastmath:
         flags.fastmath = True
     typing_context, target_context = _contexts()
-    notes = len(session.notes)
-    outer, session.widenings = session.widenings, []
-    outer_captured, session.captured = session.captured, {}
-    try:
-        with utils.numba_target_override(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", errors.NumbaWarning)
-            result = numba_compiler.compile_extra(
-                typingctx=typing_context,
-                targetctx=target_context,
-                func=function,
-                args=args,
-                return_type=return_type,
-                flags=flags,
-                locals={},
-                pipeline_class=_Pipeline,
-                call_conv=CUDACallConv(target_context),
-                abi_info={},
-            )
-    except Exception as error:
-        inference.record_failure(error, function, notes)
-        raise
-    finally:
-        widenings, session.widenings = tuple(session.widenings), outer
-        arrays, session.captured = session.captured, outer_captured
-    if widenings:
-        _widenings.set(result.library, widenings)
-    if arrays:
-        _captured.set(result.library, arrays)
+    notes = len(session().notes)
+    outer = session()
+    with running(replace(outer, widenings=[], captured={})) as own:
+        try:
+            with utils.numba_target_override(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", errors.NumbaWarning)
+                result = numba_compiler.compile_extra(
+                    typingctx=typing_context,
+                    targetctx=target_context,
+                    func=function,
+                    args=args,
+                    return_type=return_type,
+                    flags=flags,
+                    locals={},
+                    pipeline_class=_Pipeline,
+                    call_conv=CUDACallConv(target_context),
+                    abi_info={},
+                )
+        except Exception as error:
+            inference.record_failure(error, function, notes)
+            outer.file, outer.line, outer.span = own.file, own.line, own.span  # the failure of the caller, too
+            raise
+    if own.widenings:
+        _widenings.set(result.library, tuple(own.widenings))
+    if own.captured:
+        _captured.set(result.library, own.captured)
     result.library.finalize()
     for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
         _called_back.setdefault(library, []).append(result.library)
@@ -264,14 +258,15 @@ class _Remembering(types.Function):  # type: ignore[misc]
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         key = self, tuple(args), tuple(kws.items())
-        found = context.remembered.get(key)
+        remembered = session().remembered
+        found = remembered.get(key)
         if found is None:
-            found = None if session.numba_style else complex_numbers.complex_signature(self, args)
+            found = None if session().numba_style else complex_numbers.complex_signature(self, args)
             if found is None:
                 found = super().get_call_type(context, args, kws)
             else:
                 self._impl_keys[found.args] = self.typing_key
-            context.remembered[key] = found
+            remembered[key] = found
         return found
 
     def augment(self, other: Any) -> Any:
@@ -283,7 +278,6 @@ register_model(_Remembering)(core_models.OpaqueModel)
 
 class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def __init__(self) -> None:
-        self.remembered: dict[Any, Any] = {}
         self._remembering: dict[Any, _Remembering] = {}
         super().__init__()
         self.callstack = inference.PlacedCallStack()
@@ -302,19 +296,20 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if type(val) is not BuiltinFunctionType:
             return self._value_type(val)
         # This method is called several times for each arithmetic operator of a kernel.
-        found = self.remembered.get(val)
+        remembered = session().remembered
+        found = remembered.get(val)
         if found is None:
-            found = self.remembered[val] = self._value_type(val)
+            found = remembered[val] = self._value_type(val)
         return found
 
     def _value_type(self, val: Any) -> Any:
-        if session.numba_style and (array := captured.type_of(val)) is not None:
+        if session().numba_style and (array := captured.type_of(val)) is not None:
             return array
-        if not session.numba_style and isinstance(val, np.ndarray):
+        if not session().numba_style and isinstance(val, np.ndarray):
             kind = constant.constant_array_type(val)
             if kind is not None:
                 return kind
-        if not session.numba_style:
+        if not session().numba_style:
             literal = complex_numbers.type_of_constant(val)
             if literal is not None:
                 return literal
@@ -329,21 +324,21 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if not hasattr(typ.pymod, attr):
             raise errors.TypingError(f"Unknown attribute '{attr}' of type {typ}")
         value = getattr(typ.pymod, attr)
-        if type(value) is int and not session.numba_style and self._is_the_authors():
+        if type(value) is int and not session().numba_style and self._is_the_authors():
             return types.literal(value)  # as a literal, it takes the type of a float operand
         return super().resolve_module_constants(typ, attr)
 
     def _is_the_authors(self) -> bool:
         """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
-        return function is None or not inference.is_numbas(function.func_id.filename)
+        return function is None or not authors.is_numbas(function.func_id.filename)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
-        if not session.numba_style:
+        if not session().numba_style:
             args = literals.literal_arguments(func, args)
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
-        if not session.numba_style:
+        if not session().numba_style:
             _refuse(func, args)
             args = mathematics.power_arguments(func, complex_numbers.complex_arguments(func, args))
             found = complex_numbers.complex_signature(func, args)
@@ -353,7 +348,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             # Refused early: numba would spend seconds on compiling its own number formatting, which needs heap memory.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
-            if session.numba_style:
+            if session().numba_style:
                 return super().resolve_function_type(func, args, kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
@@ -390,7 +385,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         )
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
-        if session.numba_style:
+        if session().numba_style:
             return half.unify_half(first, second) or super().unify_pairs(first, second)
         mixed = (
             complex_numbers.unify_complex(first, second)
@@ -426,7 +421,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, refs.RefType) and attr == "value":
             refs.check_store(target, value)
-        elif not session.numba_style and isinstance(target, types.Complex):
+        elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
@@ -463,6 +458,20 @@ def _refuse(function: Any, args: Any) -> None:
 
 
 class _TargetContext(CUDATargetContext):  # type: ignore[misc]
+    def __init__(self, typing_context: Any) -> None:
+        self._internal: dict[bool, dict[Any, Any]] = {False: {}, True: {}}
+        super().__init__(typing_context)
+
+    @property
+    def cached_internal_func(self) -> dict[Any, Any]:
+        """Returns numba's own functions that were compiled with the run's ``fastmath``, which numba asks for by this
+        name."""
+        return self._internal[session().fastmath]
+
+    @cached_internal_func.setter
+    def cached_internal_func(self, _: dict[Any, Any]) -> None:
+        pass  # numba begins with one empty table
+
     def load_additional_registries(self) -> None:
         super().load_additional_registries()
         self.install_registry(lowering_registry)
@@ -527,7 +536,7 @@ class _Lower(_TotalLower):
 
     def notify_loc(self, loc: Any) -> None:
         inference.follow(loc)
-        if session.located:
+        if session().located:
             # llvmlite attaches this metadata to all following instructions; ``compiler/ir/portable.py`` keeps it.
             name, first = self.func_ir.func_id.func_name, self.func_ir.loc.line
             place = [loc.filename, _I32(loc.line), name, _I32(first)]
@@ -550,12 +559,12 @@ class _Lower(_TotalLower):
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
-        if session.fma:
+        if session().fma:
             fused = contraction.lower_fused(self, resty, expr, op)
             if fused is not None:
                 return fused
         kinds = self.fndesc.calltypes[expr].args
-        if session.numba_style or not is_mixed_comparison(op, kinds):
+        if session().numba_style or not is_mixed_comparison(op, kinds):
             return super().lower_binop(resty, expr, op)
         operands = [
             self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
@@ -597,7 +606,7 @@ class _CheckReturns(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        if session.numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
+        if session().numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
             return False
         for block in state.func_ir.blocks.values():
             returned = block.terminator

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from oxide.compiler.primitives.numbers import CONVERT, bits_of, greatest, least
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS, ScalarType
 
-from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 
@@ -83,15 +83,6 @@ class Memory:
     def poke(self, place: int, value: Any) -> None:
         """Sets an element without counting the access. ``value`` must already be a number of the element's type."""
         self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
-
-
-def least(a: Any, b: Any) -> Any:
-    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
-    return b if a != a or b < a else a
-
-
-def greatest(a: Any, b: Any) -> Any:
-    return b if a != a or b > a else a
 
 
 def _changing(new: Callable[[Any, Any], Any]) -> Callable[..., Any]:

@@ -14,16 +14,18 @@ from string import Formatter
 from typing import Any, TypeAlias, final
 
 from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.primitives import scalars, threads, warps
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary
+from oxide.compiler.primitives.table import Primitive
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
-from oxide.language import atomic, debug, intrinsics, thread, views, warp
+from oxide.language import atomic, debug, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import ThreadIndex, declared_array, dynamic_array, greatest, least
-from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
+from .arrays import ThreadIndex, declared_array, dynamic_array
 from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
@@ -135,106 +137,39 @@ def _index_2d(width: int) -> ThreadIndex:
     return ThreadIndex(row * width + col if inside else -1, width)
 
 
-# Barriers and warp operations
+# Functions of the table of primitives
 
 
-def _barrier(name: str, combine: Callable[[dict[int, Any]], Any], kind: str = "block") -> Maker:
-    def meet(condition: Any = None) -> Any:
-        return current().meet(Meeting(kind, FaultSite(f"{name}()", *here()), bool(condition), combine))
+def _of_table(entry: Primitive) -> Maker:
+    """Returns the maker of a function that the table of primitives has."""
 
-    return simple(meet)
+    def maker(call: TypedCall, key: Key) -> Callable[..., Any] | None:
+        made = None if entry.interpreted is None else entry.interpreted(call.signature)
+        return None if made is None else _converted(call, made)
 
-
-def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    """Returns a function that computes one result from the values of all lanes, and gives this result to each lane."""
-
-    def combine(brought: dict[int, Any]) -> dict[int, Any]:
-        return dict.fromkeys(brought, result(brought))
-
-    return combine
+    return maker
 
 
-def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1) -> Maker:
-    """Returns the maker of a warp operation that takes ``values`` values and, after them, an optional mask.
-
-    ``made`` takes the type of the first value. It returns a function that maps the values of the lanes to the results
-    of the lanes.
-    """
+def _meeting(entry: Primitive, combined: Callable[[str, dict[int, Any]], Any]) -> Maker:
+    """Returns the maker of a function at which threads meet. It takes values and, in a warp, an optional mask."""
+    values = entry.least
 
     def maker(call: TypedCall, key: Key) -> Callable[..., Any]:
         kinds = call.signature.arguments
-        combine = made(kinds[0] if kinds else "")
+        kind = kinds[0] if kinds else ""
         converts = [CONVERT[kind] for kind in kinds[:values]]
 
         def meet(*args: Any, **named: Any) -> Any:
             given = [*args, *named.values()]
             brought = [to(value) for to, value in zip(converts, given, strict=False)]
             mask = given[values] & warp.FULL_MASK if len(given) > values else warp.FULL_MASK
-            site = FaultSite(f"warp.{name}()", *here())
             value = brought[0] if values == 1 else tuple(brought)
-            return current().meet(Meeting("warp", site, value, combine, mask))
+            site = FaultSite(entry.place, *here())
+            return current().meet(Meeting(entry.meeting, site, value, lambda each: combined(kind, each), mask))
 
         return meet
 
     return maker
-
-
-def _shuffle(source: Callable[[int, int], int]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
-    def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
-        def combine(brought: dict[int, Any]) -> dict[int, Any]:
-            return {lane: brought.get(source(lane, by), brought[lane])[0] for lane, (_, by) in brought.items()}
-
-        return combine
-
-    return made
-
-
-def _up(lane: int, by: int) -> int:
-    return lane - by if 0 <= by <= lane else lane
-
-
-def _down(lane: int, by: int) -> int:
-    return lane + by if by >= 0 and lane + by < warp.SIZE else lane
-
-
-def _mask_of(lanes: Any) -> int:
-    return sum(1 << lane for lane in lanes)
-
-
-def _match_any(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    def combine(brought: dict[int, Any]) -> dict[int, Any]:
-        bits = {lane: bits_of(kind, value) for lane, value in brought.items()}
-        return {lane: _mask_of(other for other in bits if bits[other] == own) for lane, own in bits.items()}
-
-    return combine
-
-
-def _elect(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    return lambda brought: {lane: lane == min(brought) for lane in brought}
-
-
-def _match_all(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    return _all_of(
-        lambda brought: _mask_of(brought) if len({bits_of(kind, value) for value in brought.values()}) == 1 else 0
-    )
-
-
-def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
-    """Returns a function that maps a type to the warp reduction of that type. The reduction combines the values in the
-    order of the lanes, from the lowest, as the CPU device does."""
-
-    def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
-        rounded = ROUND[kind] if kind in FLOATS else WRAP[kind]
-
-        def result(brought: dict[int, Any]) -> Any:
-            first, *others = [brought[lane] for lane in sorted(brought)]
-            for each in others:
-                first = rounded(operation(first, each))
-            return first
-
-        return _all_of(result)
-
-    return made
 
 
 # Python's functions
@@ -298,28 +233,12 @@ def _abs(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return _converted(call, abs) if kind in FLOATS and kind == call.signature.arguments[0] else None
 
 
-def _fma(call: TypedCall, key: Key) -> Callable[..., Any] | None:
-    kind = call.signature.result
-    return _converted(call, lambda a, b, c: fused(kind, a, b, c)) if kind in ("f32", "f64") else None
-
-
 def _square_root(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     kind = call.signature.result
     if kind not in FLOATS:
         return None
     rounded = ROUND[kind]
     return _converted(call, lambda a: rounded(math.sqrt(a) if a >= 0.0 else a if a == 0.0 else math.nan))
-
-
-def _saturating(sign: int) -> Maker:
-    def maker(call: TypedCall, key: Key) -> Callable[..., Any] | None:
-        kind = call.signature.result
-        if kind not in INTEGERS:
-            return None
-        low, high = LEAST[kind], GREATEST[kind]
-        return _converted(call, lambda a, b: min(max(a + sign * b, low), high))
-
-    return maker
 
 
 def _shared(call: TypedCall, key: Key) -> Callable[..., Any] | None:
@@ -346,12 +265,11 @@ def _type(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return None if kind is None else lambda value: kind
 
 
-def _popc(call: TypedCall, key: Key) -> Callable[..., Any]:
-    (kind,) = call.signature.arguments
-    return _converted(call, lambda x: bits_of(kind, x).bit_count())
-
-
 _MAKERS: dict[Any, Maker] = {
+    **{
+        entry.function: _of_table(entry) if entry.combined is None else _meeting(entry, entry.combined)
+        for entry in (*scalars.ENTRIES, *warps.ENTRIES, *threads.ENTRIES)
+    },
     len: simple(len),
     type: _type,
     range: _range,
@@ -365,44 +283,13 @@ _MAKERS: dict[Any, Maker] = {
     bool: _to_result,
     math.sqrt: _square_root,
     math.fabs: _abs,
-    intrinsics.fma: _fma,
-    intrinsics.saturating_add: _saturating(1),
-    intrinsics.saturating_sub: _saturating(-1),
-    intrinsics.popc: _popc,
     thread.index_1d: simple(lambda: ThreadIndex(current().place(0))),
     thread.index_2d: simple(_index_2d),
     thread.index_2d_row: simple(lambda: current().place(1)),
     thread.index_2d_col: simple(lambda: current().place(0)),
-    thread.nanosleep: simple(nothing),
-    thread.wait_dependencies: simple(nothing),
-    thread.launch_dependents: simple(nothing),
-    thread.sync_threads: _barrier("sync_threads", lambda brought: None),
-    thread.sync_threads_count: _barrier("sync_threads_count", lambda brought: sum(brought.values())),
-    thread.sync_threads_and: _barrier("sync_threads_and", lambda brought: all(brought.values())),
-    thread.sync_threads_or: _barrier("sync_threads_or", lambda brought: any(brought.values())),
-    thread.sync_grid: _barrier("sync_grid", lambda brought: None, "grid"),
     warp.lane_id: simple(lambda: current().number % warp.SIZE),
     warp.warp_id: simple(lambda: current().number // warp.SIZE),
     warp.active_mask: simple(lambda: 1 << current().number % warp.SIZE),
-    warp.sync: _of_lanes("sync", lambda kind: _all_of(lambda brought: None), values=0),
-    warp.shuffle: _of_lanes("shuffle", _shuffle(lambda lane, by: by % warp.SIZE), values=2),
-    warp.shuffle_up: _of_lanes("shuffle_up", _shuffle(_up), values=2),
-    warp.shuffle_down: _of_lanes("shuffle_down", _shuffle(_down), values=2),
-    warp.shuffle_xor: _of_lanes("shuffle_xor", _shuffle(lambda lane, by: lane ^ by), values=2),
-    warp.all: _of_lanes("all", lambda kind: _all_of(lambda brought: all(brought.values()))),
-    warp.any: _of_lanes("any", lambda kind: _all_of(lambda brought: any(brought.values()))),
-    warp.ballot: _of_lanes(
-        "ballot", lambda kind: _all_of(lambda brought: _mask_of(lane for lane, each in brought.items() if each))
-    ),
-    warp.elect: _of_lanes("elect", _elect, values=0),
-    warp.match_any: _of_lanes("match_any", _match_any),
-    warp.match_all: _of_lanes("match_all", _match_all),
-    warp.reduce_add: _of_lanes("reduce_add", _reduction(lambda a, b: a + b)),
-    warp.reduce_min: _of_lanes("reduce_min", _reduction(least)),
-    warp.reduce_max: _of_lanes("reduce_max", _reduction(greatest)),
-    warp.reduce_and: _of_lanes("reduce_and", _reduction(lambda a, b: a & b)),
-    warp.reduce_or: _of_lanes("reduce_or", _reduction(lambda a, b: a | b)),
-    warp.reduce_xor: _of_lanes("reduce_xor", _reduction(lambda a, b: a ^ b)),
     atomic.fence: simple(nothing),
     debug.clock64: simple(time.perf_counter_ns),
     debug.trap: simple(lambda: fail("debug.trap() was reached")),

@@ -17,6 +17,17 @@ from typing import Any, Final, final
 import numpy as np
 
 from oxide.compiler.check.conveniences import BlockTransformer, compiled
+from oxide.compiler.primitives.numbers import (
+    CONVERT,
+    FLOATS,
+    INTEGERS,
+    PARTS,
+    Convert,
+    binary,
+    conversion,
+    fused,
+    unary,
+)
 from oxide.compiler.source.source import closure_values
 from oxide.compiler.source.typings import Signature, TypedCall, TypedFunction
 from oxide.language import debug, thread
@@ -24,7 +35,6 @@ from oxide.language import debug, thread
 from .arrays import ConstantArray
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
 from .library_calls import Native, NativeArguments
-from .numbers import CONVERT, FLOATS, INTEGERS, PARTS, Convert, binary, conversion, fused, unary
 from .threads import MARK
 
 _UNKNOWN: Final = object()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from oxide.compiler.signature.complex_parameters import Parts
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS
 from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, Parameter
+from oxide.compiler.signature.signature import Closed, Parameter, Parts
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction
@@ -20,7 +20,6 @@ from oxide.language.types import NARROW
 from .arrays import AtomicSlice, DisjointSlice, Memory, Slice
 from .functions import Refused
 from .library_calls import Native
-from .numbers import CONVERT, FLOATS
 from .rewrite import FunctionValue, Interpreter
 from .threads import Fault, Launch, Triple, run_alone, run_together
 

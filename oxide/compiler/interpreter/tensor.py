@@ -13,13 +13,13 @@ from typing import Any, final
 
 import numpy as np
 
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, ROUND, fused
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.fragment_layouts import BITS, LANES, Layout
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import tensor
 
 from .arrays import BaseArray, BlockArray
-from .numbers import CONVERT, FLOATS, ROUND, fused
 from .threads import Meeting, current, here
 
 _EVERY_LANE = 0xFFFFFFFF

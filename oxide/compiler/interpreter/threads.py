@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from oxide.compiler.source.divergence import DIVERGENT
-from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.faults import DIVERGENT, FaultSite
 
 Triple: TypeAlias = tuple[int, int, int]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, final
 
-from .numbers import GREATEST, WRAP
+from oxide.compiler.primitives.numbers import GREATEST, WRAP
+
 from .threads import current, here
 
 _GREATEST = GREATEST["i64"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from oxide.compiler.primitives import reductions
 from oxide.language.types import NARROW, SCALARS
 
-from . import reduction_operators
 from .primitives import declared_once
 
 _SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
@@ -126,7 +126,7 @@ def _loop(operation: str, kind: str, after: str) -> str:
         instruction = "fsub" if kind[0] == "f" else "sub"
         computed = f"  %new = {instruction} {name} %old, %value\n  %new.bits = bitcast {name} %new to {bits}"
     else:
-        line = reduction_operators.combine(operator, kind, "%new", "%old", "%value")
+        line = reductions.combine(operator, kind, "%new", "%old", "%value")
         computed = f"{line}\n  %new.bits = bitcast {name} %new to {bits}"
     return f"""  %first = load atomic {bits}, ptr %at monotonic, align {size}
   br label %try
@@ -145,4 +145,4 @@ done:
 
 def _declaration(operation: str, kind: str) -> str:
     operator = operation.removeprefix("f") if kind[0] == "f" else operation
-    return f"{reduction_operators.declaration(operator, kind)}\n"
+    return f"{reductions.declaration(operator, kind)}\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 
+from oxide.compiler.primitives.effects import Effect, having
 from oxide.compiler.source.source import located_in
 
 from .llvm import host_machine, host_target, portable_module, run_passes
@@ -37,25 +38,7 @@ from .values import (
 
 WAIT = "oxide.dependencies.wait"
 
-_LOCAL = (
-    "oxide.in_bounds",
-    "oxide.aligned",
-    "oxide.register.",
-    "oxide.shared.",
-    "oxide.site.",
-    "oxide.block.barrier",
-    "oxide.warp.",
-    "oxide.cluster.",
-    "oxide.tensor.barrier.",
-    "oxide.tensor.registers.",
-    "oxide.dependencies.",
-    "oxide.nanosleep",
-    "oxide.clock64",
-    "oxide.clear.",
-    "__nv_",
-    "llvm.",
-)
-"""Name prefixes of functions that access no device memory, or only memory to which an argument points."""
+_LOCAL = having(Effect.LOCAL)
 
 
 def check_dependencies(kernel: PortableKernel) -> None:

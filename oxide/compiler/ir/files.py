@@ -1,13 +1,15 @@
 """Reads templates of IR from ``.ll`` files of the package.
 
 ``<record.field>`` in a file stands for a field's offset in a record of ``driver/records.py``, and ``<record.sizeof>``
-for the record's size. Other names in angle brackets or braces are for a back end to fill in.
+for the record's size. ``{{field}}`` and ``{{field[index]}}`` stand for addresses. Other names in angle brackets or
+braces are for a back end to fill in.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from oxide.driver.records import RECORDS
@@ -38,3 +40,19 @@ def with_offsets(text: str, name: str) -> str:
             raise LookupError(f"{name}: {found[0]}: {error}") from None
 
     return _OFFSET.sub(offset, text)
+
+
+def with_addresses(text: str, address: Callable[[str, str, str], str]) -> str:
+    """Returns IR with the addresses of fields filled in. ``address`` takes the name of a result, a field and an index,
+    which may be "", and returns the line that computes the result."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        while "{{" in line:
+            before, _, rest = line.partition("{{")
+            field, _, after = rest.partition("}}")
+            name, _, index = field.removesuffix("]").partition("[")
+            result = f"%field.{len(lines)}"
+            lines.append(address(result, name, index))
+            line = f"{before}ptr {result}{after}"
+        lines.append(line)
+    return "\n".join(lines)

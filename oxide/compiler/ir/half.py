@@ -21,8 +21,6 @@ from .control_flow import suffixed
 from .module import Module
 from .values import Call, Cast, Value
 
-PREFIXES = (*(f"oxide.{name}." for name in NARROW), "oxide.tf32.")
-"""The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. On the CPU, the two functions of libdevice call these
 conversions."""

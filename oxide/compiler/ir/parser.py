@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
-from typing import NoReturn, final
+from collections.abc import Collection, Iterator
+from typing import final
 
 from .module import Function, Module
 from .text import quoted, split_list, unquoted
@@ -54,10 +54,12 @@ def constants(module: Module) -> dict[Constant, str]:
     """Returns the constants among a module's variables, as operands, each with the type of its content."""
     found: dict[Constant, str] = {}
     for line in module.globals.values():
-        if match := _CONSTANT_VARIABLE.match(line):
-            simple = _SIMPLE_TYPE.match(line, match.end())
-            content = simple[1] if simple else bracketed(line, match.end())
-            found[_constant(match["name"], " ".join(filter(None, ("ptr", match["space"]))))] = content
+        name, _, declared = line.partition(" = ")
+        words, _, content = declared.partition(" constant ")
+        if content and "global" not in words.split():
+            space = words.rpartition(" ")[2]
+            type_ = f"ptr {space}" if space.startswith("addrspace(") else "ptr"
+            found[_constant(name, type_)] = _Reader(content).read_type()
     return found
 
 
@@ -70,8 +72,10 @@ def parse_function(text: str) -> Function:
 def debug_node(text: str) -> tuple[str, dict[str, str]]:
     """Returns the kind of a node of debug information, such as ``DILocation``, and its fields, as their text. Returns
     "" and no fields for any other node."""
-    match = _DEBUG_NODE.fullmatch(text)
-    return (match["kind"], dict(_NODE_FIELD.findall(match["fields"]))) if match is not None else ("", {})
+    kind, *tokens = _TOKEN.findall(text.removeprefix("distinct "))
+    if not kind.startswith("!DI"):
+        return "", {}
+    return kind[1:], {tokens[place - 1]: tokens[place + 1] for place, token in enumerate(tokens) if token == ":"}
 
 
 def _opaque_pointers(text: str) -> str:
@@ -80,72 +84,44 @@ def _opaque_pointers(text: str) -> str:
     while before != text:
         before = text
         text = _SCALAR_POINTER.sub("ptr", text)
-        text = _AGGREGATE_POINTER.sub("ptr", text)
+        text = _AGGREGATE_POINTER.sub(r"ptr\1", text)
     return text
+
+
+def _in_brackets(plain: str, depth: int) -> str:
+    """Returns a pattern for text in brackets, in which brackets are nested ``depth`` times at most. ``plain`` is the
+    pattern for text without brackets."""
+    inside = plain
+    for _ in range(depth):
+        inside = rf"{plain}(?:[<{{\[]{inside}[>}}\]]{plain})*+"
+    return rf"[<{{\[]{inside}[>}}\]]"
 
 
 _SCALAR_POINTER = re.compile(r'(?<![\w"%.@])(?:i\d+|float|double|half|ptr)(?:\s+addrspace\(\d+\))?\*')
-_AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>)\*")
-
-
-@functools.lru_cache(maxsize=256)
-def _without_stars(text: str) -> str:
-    """Replaces by ``ptr`` the typed pointers that ``_opaque_pointers`` leaves in a type: pointers to structures that
-    contain structures."""
-    while "*" in text:
-        end = text.index("*")
-        start = end
-        depth = 0
-        while True:
-            start -= 1
-            depth += (text[start] in "]}>") - (text[start] in "[{<")
-            if depth == 0:
-                break
-        text = f"{text[:start]}ptr{text[end + 1 :]}"
-    return text
-
-
-_LABEL = re.compile(r'^((?:"[^"]*"|[-\w$.]+)):')
-_HEADER = re.compile(r'(?P<word>define|declare) (?P<head>.*?)@(?P<name>"[^"]*"|[-\w$.]+)\(')
-_GLOBAL = re.compile(r'(?P<name>@(?:"[^"]*"|[-\w$.]+)) = ')
-_CONSTANT_VARIABLE = re.compile(rf"{_GLOBAL.pattern}(?:\w+ )*?(?:(?P<space>addrspace\(\d+\)) )?constant ")
-_METADATA = re.compile(r"!(\d+) = (.*)")
-_DEBUG_NODE = re.compile(r"(?:distinct )?!(?P<kind>DI\w+)\((?P<fields>.*)\)")
-_NODE_FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|!?\w+)')
-_ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
-_OF_FUNCTION = re.compile(r" ?(![\w.]+) (!\d+)(?= !|$)")
-_RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
-_STAR = re.compile(r"((?: addrspace\(\d+\))?)\*")
-_SPACE = re.compile(r"\s*")
-_BRACKET = re.compile(r'(?P<opens>[(\[{<])|(?P<closes>[)\]}>])|"[^"]*"')
-# These begin with the space before what they find, so that most words are read by one match.
-_SIMPLE_TYPE = re.compile(
-    r" *((?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
-    r'|%(?:"[^"]*"|[-\w$.]+))'
+_AGGREGATE_POINTER = re.compile(_in_brackets(r"[^<>{}*\n\[\]]*+", 12) + r"((?: addrspace\(\d+\))?)\*")
+_PLAIN = r"""[^<>{}()\[\]"%@]*+"""
+_TOKEN = re.compile(
+    r'[%@](?:"[^"]*"|[-\w$.]+)'  # a name
+    r'|c?"[^"]*"'  # a string
+    r"|ptr addrspace\(\d+\)"
+    rf"|{_in_brackets(_PLAIN, 3)}"  # a type or a constant in brackets, without names in it
+    r'|!(?:"[^"]*"|[\w.]*)'  # metadata
+    r"|[-+\w.$#]+"  # a word or a number
+    r"|\S"
 )
-_NAME = re.compile(r'[%@](?:"[^"]*"|[-\w$.]+)')
-_OPERAND = re.compile(rf" *({_NAME.pattern})")
-_EXPRESSION = re.compile(r"[a-z]+(?: (?:inbounds|nuw|nusw|nneg|nsw|inrange\([^)]*\)))* \(")
-_PLAIN_VALUE = re.compile(r"[^\s,()\[\]{}]+")
-_WORD = re.compile(r" *([a-z_]\w*)")
-_NEXT = re.compile(r" *, *(?!align)")
-_FLAG = re.compile(
-    r"(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
-)
-_ARGUMENT_ATTRIBUTE = re.compile(
-    r"(?:noundef|nonnull|zeroext|signext|nocapture|readonly|readnone|writeonly|noalias|returned|immarg|inreg|nofree"
-    r"|writable|dead_on_unwind|swiftself|noext|dead_on_return|align \d+"
-    r"|(?:dereferenceable|dereferenceable_or_null|captures|byval|sret|range|nofpclass|elementtype|initializes|align)"
-    r"\((?:[^()]|\([^()]*\))*\)"
-    r'|"nvvm\.[a-z_]+")(?=[ ,)]|$)'
-)
-_CALL_WORD = re.compile(
-    r"(?:[a-z]+cc|ptx_kernel|cc \d+|noundef|nonnull|zeroext|signext|noalias|inreg|align \d+"
-    r"|(?:range|nofpclass|dereferenceable|dereferenceable_or_null|addrspace)\((?:[^()]|\([^()]*\))*\)"
-    r"|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
-)
-_BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
-_ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
+_OPENING, _CLOSING = frozenset("([{<"), frozenset(")]}>")
+_TYPES = frozenset(("i1", "i8", "i16", "i32", "i64", "float", "double", "half", "bfloat", "ptr")) | {
+    "void", "label", "token", "metadata", "x86_fp80", "fp128",
+}  # fmt: skip
+_FAST_MATH = frozenset(("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc"))
+_FLAGS = _FAST_MATH | {"nuw", "nsw", "exact", "disjoint", "nneg", "samesign", "inbounds", "nusw", "inrange"}
+_ATTRIBUTES = frozenset(("noundef", "nonnull", "zeroext", "signext", "noalias", "inreg", "align", "range")) | {
+    "nofpclass", "dereferenceable", "dereferenceable_or_null", "nocapture", "captures", "readonly", "readnone",
+    "writeonly", "returned", "immarg", "nofree", "writable", "dead_on_unwind", "dead_on_return", "swiftself", "noext",
+    "byval", "sret", "elementtype", "initializes", '"nvvm.grid_constant"',
+}  # fmt: skip
+_BEFORE_RESULT = _FAST_MATH | _ATTRIBUTES | {"ccc", "fastcc", "coldcc", "tailcc", "cc", "ptx_kernel", "addrspace"}
+_ACCESS = frozenset(("atomic", "volatile"))
 _UNNAMED = "%oxide.value."  # cannot clash: the names of parameters and variables have no dot
 _AGAIN = "again."  # added as often as needed for text that was printed with such names before
 
@@ -187,30 +163,122 @@ class _ModuleParser:
                         body.append(inner)
                 function = _FunctionParser(line, body, unnamed).function
                 self.module.functions[function.symbol] = function
-            elif match := _GLOBAL.match(line):
-                self.module.globals[unquoted(match[1][1:])] = line
-            elif match := _METADATA.match(line):
-                self.module.metadata[int(match[1])] = match[2]
+                continue
+            name, _, content = line.partition(" = ")
+            if line.startswith("@") and content:
+                self.module.globals[unquoted(name[1:])] = line
+            elif line.startswith("%"):
+                self.module.globals[name] = line
+            elif line.startswith("!") and name[1:].isdecimal():
+                self.module.metadata[int(name[1:])] = content
             elif line.startswith("!"):
                 self.module.named_metadata.append(line)
             elif line.startswith("attributes "):
                 self.module.attributes.append(line)
-            elif line.startswith("%"):
-                self.module.globals[line.partition(" = ")[0]] = line
             elif not line.startswith(("target ", "source_filename ")):  # each back end adds its own target
                 raise ValueError(f"cannot read {line!r}")
 
 
+class _Reader:
+    """Reads a line of IR by its tokens. ``_at`` is the index of the next token. The last token is empty."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        # Most lines have spaces between their tokens, and commas. Splitting these takes a third of the time.
+        spaced = not ("(" in text or "[" in text or '"' in text or "{" in text or "<" in text)
+        self._tokens = text.replace(",", " ,").split() if spaced else _TOKEN.findall(text)
+        self._tokens.append("")
+
+    def read_type(self) -> str:
+        start = self._at
+        token = self._tokens[start]
+        if token in _TYPES or token[:1] == "%" or token[1:].isdecimal() or token.startswith("ptr addrspace"):
+            self._at += 1
+            return token
+        if token[:1] not in _OPENING or token == "(":
+            raise self._unread()
+        return self._group()
+
+    def _unread(self) -> ValueError:
+        return ValueError(f"cannot read {' '.join(self._tokens[self._at :])!r} of {self._text!r}")
+
+    def _between(self, start: int, end: int) -> str:
+        """Returns the text of the tokens from one index to another, and of the space before the first token."""
+        ends = [0, *(match.end() for match in _TOKEN.finditer(self._text))]
+        return self._text[ends[start] : ends[end]]
+
+    def _rest(self) -> str:
+        """Returns the text of the tokens that are left, except for operand bundles."""
+        tokens = self._tokens[self._at : -1]
+        if not tokens:
+            return ""
+        if len(tokens) == 3 and tokens[1] == "align":
+            return f", align {tokens[2]}"
+        if len(tokens) == 1 and tokens[0][0] == "#":
+            return f" {tokens[0]}"
+        start = self._at
+        self._at = self._tokens.index("[" if "[" in tokens else "", start)
+        return self._between(start, self._at)
+
+    def _take(self, token: str) -> bool:
+        if self._tokens[self._at] == token:
+            self._at += 1
+            return True
+        return False
+
+    def _comma(self) -> None:
+        if self._tokens[self._at] != ",":
+            raise self._unread()
+        self._at += 1
+
+    def _word(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _words(self, known: Collection[str]) -> str:
+        """Reads words, each of which may have a number or a list in parentheses. Returns them with single spaces."""
+        start = self._at
+        while self._tokens[self._at] in known:
+            numbered = self._word() in ("align", "cc")
+            if self._tokens[self._at] == "(":
+                self._group()
+            elif numbered:
+                self._at += 1
+        if self._at <= start + 1:
+            return self._tokens[start] if self._at > start else ""
+        return " ".join(self._between(start, self._at).split())
+
+    def _group(self) -> str:
+        """Reads what is in brackets, including nested brackets."""
+        start, depth = self._at, 0
+        if len(self._tokens[start]) > 1:
+            return self._word()
+        for place in range(start, len(self._tokens) - 1):
+            token = self._tokens[place]
+            depth += (token in _OPENING) - (token in _CLOSING)
+            if depth == 0:
+                self._at = place + 1
+                return self._between(start, place + 1).lstrip()
+        raise self._unread()
+
+
+def _label(line: str) -> str:
+    """Returns the label at the beginning of a line, or "" for a line without one."""
+    if line[0] == '"':
+        return line[: line.index('"', 1) + 1]
+    label, colon, _ = line.partition(":")
+    return label if colon and " " not in label else ""
+
+
 @final
-class _FunctionParser:
-    """A parser of one function. ``_text`` is the line being read, and ``_at`` the position in it."""
+class _FunctionParser(_Reader):
+    """A parser of one function, and the reader of its header and then of each of its lines."""
 
     def __init__(self, header: str, lines: list[str], unnamed: str) -> None:
-        self._text, self._at = header, 0
         self._unnamed = unnamed
         self._values: dict[str, Value] = {}
         self._forward: dict[str, Value] = {}
-        self.function = self._header()
+        self.function = self._header(header)
         self._body(lines)
         if self._forward:
             missing = next((name for name in self._forward if name not in self._values), None)
@@ -220,37 +288,37 @@ class _FunctionParser:
 
     # The function
 
-    def _header(self) -> Function:
-        match = _HEADER.match(self._text)
-        if match is None:
-            self._fail()
-        self._at = match.end()
+    def _header(self, header: str) -> Function:
+        word, _, rest = header.partition(" ")
+        head, _, rest = rest.partition("@")
+        super().__init__(f"@{rest}")
+        symbol = unquoted(self._word()[1:])
+        if not self._take("("):
+            raise self._unread()
         arguments: list[Argument] = []
         variadic = False
         while not self._take(")"):
             self._take(",")
-            self._space()
             if self._take("..."):
                 variadic = True
                 continue
-            type_ = self._type()
-            attributes = self._matches(_ARGUMENT_ATTRIBUTE)
-            self._space()
-            name = ""
-            if found := _NAME.match(self._text, self._at):
-                self._at = found.end()
-                name = _named(found[0], self._unnamed)
-            elif match["word"] == "define":
+            type_, attributes, name = self.read_type(), self._words(_ATTRIBUTES), ""
+            if self._tokens[self._at][:1] == "%":
+                name = _named(self._word(), self._unnamed)
+            elif word == "define":
                 name = f"{self._unnamed}{sum(argument.name.startswith(self._unnamed) for argument in arguments)}"
             argument = Argument(name, type_, attributes)
             arguments.append(argument)
             self._values[name] = argument
-        after = self._text[self._at :].strip()
-        if match["word"] == "define":
+        after = self._rest().strip()
+        if word == "define":
             after = after.removesuffix("{").rstrip()
-        attached = _OF_FUNCTION.findall(after)
-        after = _OF_FUNCTION.sub("", after)
-        function = Function(unquoted(match["name"]), match["head"].strip(), arguments, after, variadic=variadic)
+        words = after.split(" ")
+        attached: list[tuple[str, str]] = []
+        while len(words) > 1 and words[-1].startswith("!") and words[-2].startswith("!"):
+            node, kind = words.pop(), words.pop()
+            attached.insert(0, (kind, node))
+        function = Function(symbol, head.strip(), arguments, " ".join(words), variadic=variadic)
         function.metadata = dict(attached)
         return function
 
@@ -258,10 +326,10 @@ class _FunctionParser:
         block: Block | None = None
         numbered = iter(lines)
         for line in numbered:
-            if not line or line.isspace() or line.lstrip().startswith(";"):
+            if line.lstrip()[:1] in ("", ";"):
                 continue
-            if label := _LABEL.match(line):
-                block = self._block(_named(f"%{label[1]}", self._unnamed))
+            if line[0] != " " and (label := _label(line)):
+                block = self._block(_named(f"%{label}", self._unnamed))
                 continue
             if block is None:
                 count = sum(argument.name.startswith(self._unnamed) for argument in self.function.arguments)
@@ -287,122 +355,99 @@ class _FunctionParser:
     # Instructions
 
     def _instruction(self, line: str) -> Instruction:
-        metadata: dict[str, str] = {}
-        if ", !" in line:
-            end = len(line)
-            for match in _ATTACHED.finditer(line):
-                metadata[match[1]] = match[2]
-                end = min(end, match.start())
-            line = line[:end]
-        result = _RESULT.match(line)
-        assert result is not None
-        self._text, self._at = line.rstrip(), result.end()
-        name = _named(result[1], self._unnamed) if result[1] else ""
+        super().__init__(line)
+        tokens = self._tokens
+        metadata: list[tuple[str, str]] = []
+        while tokens[-2][:1] == "!" and tokens[-3][:1] == "!" and tokens[-4] == ",":
+            metadata.insert(0, (tokens[-3], tokens[-2]))
+            del tokens[-4:-1]
+        name = ""
+        if tokens[1] == "=":
+            name, self._at = _named(tokens[0], self._unnamed), 2
         instruction = self._operation(name)
-        instruction.metadata = metadata
+        if metadata:
+            instruction.metadata = dict(metadata)
         return instruction
 
     def _operation(self, name: str) -> Instruction:
         opcode = self._word()
         if opcode in BINARY:
-            flags = self._matches(_FLAG)
-            left = self._typed()
+            flags, left = self._words(_FLAGS), self._typed()
             self._comma()
             return Binary(name, opcode, left, self._value(left.type), flags)
         if opcode in ("tail", "musttail", "notail", "call"):
             return self._call(name, opcode)
         if opcode == "load":
-            return self._load(name)
+            before, type_ = self._words(_ACCESS), self.read_type()
+            self._comma()
+            return Load(name, type_, self._typed(), self._rest(), before)
         if opcode == "store":
-            before = self._access_words()
-            value = self._typed()
+            before, value = self._words(_ACCESS), self._typed()
             self._comma()
             return Store(value, self._typed(), self._rest(), before)
         if opcode == "getelementptr":
-            flags = self._matches(_FLAG)
-            source = self._type()
+            flags, source = self._words(_FLAGS), self.read_type()
             self._comma()
             pointer, *indices = self._operands()
             return GetElementPtr(name, source, pointer, indices, flags)
         if opcode in CASTS:
-            flags = self._matches(_FLAG)
-            value = self._typed()
-            self._space()
-            if not self._take("to "):
-                self._fail()
-            return Cast(name, opcode, value, self._type(), flags)
+            flags, value = self._words(_FLAGS), self._typed()
+            if not self._take("to"):
+                raise self._unread()
+            return Cast(name, opcode, value, self.read_type(), flags)
         if opcode in ("icmp", "fcmp"):
-            flags = self._matches(_FLAG)
-            predicate = self._word()
-            left = self._typed()
+            flags, predicate, left = self._words(_FLAGS), self._word(), self._typed()
             self._comma()
             return Compare(name, predicate, left, self._value(left.type), opcode, flags)
         return self._other(name, opcode)
 
     def _other(self, name: str, opcode: str) -> Instruction:
         if opcode == "br":
-            operands = self._operands()
-            match operands:
+            match self._operands():
                 case [Block() as target]:
                     return Branch(target)
                 case [condition, Block() as yes, Block() as no]:
                     return Branch(yes, no, condition)
-            raise self._unread()
-        if opcode == "phi":
+        elif opcode == "phi":
             return self._phi(name)
-        if opcode == "select":
-            flags = self._matches(_FLAG)
-            condition, left, right = self._operands()
+        elif opcode == "select":
+            flags, (condition, left, right) = self._words(_FLAGS), self._operands()
             return Select(name, condition, left, right, flags)
-        if opcode == "ret":
-            type_ = self._type()
+        elif opcode == "ret":
+            type_ = self.read_type()
             return Return() if type_ == "void" else Return(self._value(type_))
-        if opcode == "unreachable":
+        elif opcode == "unreachable":
             return Unreachable()
-        if opcode == "alloca":
-            allocated, count = self._type(), None
-            if self._text.startswith(", ", self._at) and not self._text.startswith(", align", self._at):
+        elif opcode == "alloca":
+            allocated, count = self.read_type(), None
+            if self._tokens[self._at] == "," and self._tokens[self._at + 1] != "align":
                 self._comma()
                 count = self._typed()
             return Alloca(name, allocated, count, self._rest())
-        if opcode == "extractvalue":
-            whole = self._typed()
-            path = self._path()
+        elif opcode == "extractvalue":
+            whole, path = self._typed(), self._path()
             return Extract(name, member_type(whole.type, path), whole, path)
-        if opcode == "insertvalue":
+        elif opcode == "insertvalue":
             whole = self._typed()
             self._comma()
-            part = self._typed()
-            return Insert(name, whole, part, self._path())
-        if opcode in LISTS:
-            flags = self._matches(_FLAG)
-            operands = self._operands()
+            return Insert(name, whole, self._typed(), self._path())
+        elif opcode in LISTS:
+            flags, operands = self._words(_FLAGS), self._operands()
             return Operation(name, _result_of(opcode, operands), opcode, operands, flags)
-        if opcode == "switch":
+        elif opcode == "switch":
             return self._switch()
-        if opcode in ("atomicrmw", "cmpxchg", "fence"):
+        elif opcode in ("atomicrmw", "cmpxchg", "fence"):
             return self._atomic(name, opcode)
         raise self._unread()
 
-    def _load(self, name: str) -> Load:
-        before = self._access_words()
-        type_ = self._type()
-        self._comma()
-        return Load(name, type_, self._typed(), self._rest(), before)
-
     def _phi(self, name: str) -> Phi:
-        flags = self._matches(_FLAG)
-        type_ = self._type()
+        flags, type_ = self._words(_FLAGS), self.read_type()
         incoming: list[tuple[Value, Block]] = []
-        while True:
-            self._space()
-            if not self._take("["):
-                break
+        while self._take("["):
             value = self._value(type_)
             self._comma()
             block = self._value("label")
             assert isinstance(block, Block)
-            self._space()
             self._take("]")
             self._take(",")
             incoming.append((value, block))
@@ -410,23 +455,19 @@ class _FunctionParser:
 
     def _switch(self) -> Switch:
         operands = self._operands()
-        self._space()
-        if not self._take("["):
-            self._fail()
-        while True:
-            self._space()
-            if self._take("]"):
-                return Switch(operands)
-            operands += self._operands()
+        if self._take("["):
+            while not self._take("]"):
+                operands += self._operands()
+        elif self._tokens[self._at][:1] != "[":  # no cases: the brackets are one token
+            raise self._unread()
+        return Switch(operands)
 
     def _atomic(self, name: str, opcode: str) -> Atomic:
         words: list[str] = []
         if opcode == "fence":
             return Atomic(name, "void", opcode, (), self._rest().strip())
-        self._space()
-        while not self._text.startswith("ptr", self._at):
+        while not self._tokens[self._at].startswith("ptr"):
             words.append(self._word())
-            self._space()
         operands = self._operands()
         kind = operands[1].type
         result = kind if opcode == "atomicrmw" else f"{{ {kind}, i1 }}"
@@ -436,30 +477,28 @@ class _FunctionParser:
         tail = ""
         if opcode != "call":
             tail, _ = opcode, self._word()
-        before = self._matches(_CALL_WORD)
-        type_ = self._type()
-        function_type = ""
-        self._space()
-        if self._text.startswith("(", self._at):
-            function_type = f"{type_} {self._bracketed()}"
-            self._space()
-        if match := _ASSEMBLY.match(self._text, self._at):
-            callee: Value = Constant(" ".join(match[0].split()) if "\n" in match[0] else match[0], "ptr")
-            self._at = match.end()
+        before, type_, function_type = self._words(_BEFORE_RESULT), self.read_type(), ""
+        if self._tokens[self._at] == "(":
+            function_type = f"{type_} {self._group()}"
+        start = self._at
+        if self._take("asm"):
+            while self._tokens[self._at][:1] != '"':
+                self._at += 1
+            self._at += 3  # the assembly, a comma and the constraints
+            callee: Value = Constant(self._between(start, self._at).lstrip(), "ptr")
         else:
             callee = self._value("ptr")
         if not self._take("("):
-            self._fail()
+            raise self._unread()
         arguments: list[Value] = []
         attributes: dict[int, str] = {}
         while not self._take(")"):
             self._take(",")
-            argument_type = self._type()
-            if found := self._matches(_ARGUMENT_ATTRIBUTE):
+            argument_type = self.read_type()
+            if found := self._words(_ATTRIBUTES):
                 attributes[len(arguments)] = found
             arguments.append(self._value(argument_type))
-        after, bundled, rest = self._rest().partition(" [ ")
-        self._text, self._at = rest, 0
+        after = self._rest()
         return Call(
             name,
             type_,
@@ -470,130 +509,50 @@ class _FunctionParser:
             after=after,
             function_type=function_type,
             attributes=attributes,
-            bundles=self._bundles() if bundled else (),
+            bundles=self._bundles() if self._take("[") else (),
         )
 
     def _bundles(self) -> Iterator[tuple[str, list[Value]]]:
-        while match := _BUNDLE.match(self._text, self._at):
-            self._at = match.end()
-            yield match[1], [] if self._take(")") else self._operands()
+        while self._tokens[self._at][:1] == '"':
+            tag = unquoted(self._word())
+            self._take("(")
+            yield tag, [] if self._tokens[self._at] == ")" else self._operands()
             self._take(")")
+            self._take(",")
 
-    # Parts of an instruction
-
-    def _fail(self) -> NoReturn:
-        raise self._unread()
-
-    def _unread(self) -> ValueError:
-        return ValueError(f"cannot read {self._text[self._at :]!r} of {self._text!r}")
-
-    def _space(self) -> None:
-        match = _SPACE.match(self._text, self._at)
-        assert match is not None
-        self._at = match.end()
-
-    def _take(self, text: str) -> bool:
-        if self._text.startswith(text, self._at):
-            self._at += len(text)
-            return True
-        return False
-
-    def _comma(self) -> None:
-        if not self._take(","):
-            self._space()
-            if not self._take(","):
-                self._fail()
-
-    def _rest(self) -> str:
-        rest, self._at = self._text[self._at :], len(self._text)
-        return rest
-
-    def _word(self) -> str:
-        match = _WORD.match(self._text, self._at)
-        if match is None:
-            self._fail()
-        self._at = match.end()
-        return match[1]
-
-    def _matches(self, pattern: re.Pattern[str]) -> str:
-        """Reads the words that a pattern matches. Returns them with single spaces between them."""
-        words: list[str] = []
-        while True:
-            self._space()
-            match = pattern.match(self._text, self._at)
-            if match is None:
-                return " ".join(words)
-            words.append(match[0])
-            self._at = match.end()
-
-    def _access_words(self) -> str:
-        words = []
-        while True:
-            self._space()
-            if self._take("atomic "):
-                words.append("atomic")
-            elif self._take("volatile "):
-                words.append("volatile")
-            else:
-                return " ".join(words)
+    # Operands
 
     def _path(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self._rest().removeprefix(",").split(","))
+        return tuple(map(int, self._tokens[self._at + 1 : -1 : 2]))
 
     def _operands(self) -> list[Value]:
         """Reads typed operands, separated by commas."""
         operands = [self._typed()]
-        while True:
-            match = _NEXT.match(self._text, self._at)
-            if match is None:
-                return operands
-            self._at = match.end()
+        while self._tokens[self._at] == "," and self._tokens[self._at + 1] != "align":
+            self._at += 1
             operands.append(self._typed())
+        return operands
 
     def _typed(self) -> Value:
-        return self._value(self._type())
-
-    def _type(self) -> str:
-        match = _SIMPLE_TYPE.match(self._text, self._at)
-        if match is not None:
-            self._at = match.end()
-            return match[1]
-        self._space()
-        if self._text[self._at : self._at + 1] not in ("{", "[", "<"):
-            self._fail()
-        found = self._bracketed()
-        if star := _STAR.match(self._text, self._at):
-            self._at = star.end()
-            return f"ptr{star[1]}"
-        return _without_stars(found) if "*" in found else found
-
-    def _bracketed(self) -> str:
-        """Reads a text in brackets, including nested brackets."""
-        found = bracketed(self._text, self._at)
-        self._at += len(found)
-        return found
+        return self._value(self.read_type())
 
     def _value(self, type_: str) -> Value:
-        text = self._text
-        match = _OPERAND.match(text, self._at)
-        if match is not None:
-            self._at = match.end()
-            name = match[1]
-            return self._local(_named(name, self._unnamed), type_) if name[0] == "%" else _constant(name, type_)
-        self._space()
         start = self._at
-        if match := _EXPRESSION.match(text, start):
-            self._at = match.end() - 1
-            self._bracketed()
-        elif text[start : start + 1] in ("{", "[", "<"):
-            self._bracketed()
-        elif text.startswith('c"', start):
-            self._at = text.index('"', start + 2) + 1
-        elif match := _PLAIN_VALUE.match(text, start):
-            self._at = match.end()
-        else:
-            self._fail()
-        return _constant(text[start : self._at], type_)
+        token = self._tokens[start]
+        first = token[:1]
+        if first == "%":
+            self._at += 1
+            return self._local(_named(token, self._unnamed), type_)
+        if first in _OPENING and token != "(":
+            return _constant(self._group(), type_)
+        if not first or first in ",()]}":
+            raise self._unread()
+        self._at += 1
+        if first.isalpha():  # may begin an expression, such as `getelementptr inbounds (i8, ptr @x, i64 4)`
+            self._words(_FLAGS)
+            if self._tokens[self._at] == "(":
+                self._group()
+        return _constant(token if self._at == start + 1 else self._between(start, self._at).lstrip(), type_)
 
     def _local(self, name: str, type_: str) -> Value:
         value = self._values.get(name)
@@ -602,20 +561,6 @@ class _FunctionParser:
         if value is None:
             value = self._forward[name] = Block(name) if type_ == "label" else Value(name, type_)
         return value
-
-
-def bracketed(text: str, start: int) -> str:
-    """Returns the text in brackets that begins at a position, including the brackets. Raises ``ValueError`` if the
-    closing bracket is missing."""
-    depth = 0
-    for match in _BRACKET.finditer(text, start):
-        if match["opens"]:
-            depth += 1
-        elif match["closes"]:
-            depth -= 1
-            if depth == 0:
-                return text[start : match.end()]
-    raise ValueError(f"cannot read {text[start:]!r} of {text!r}")
 
 
 @functools.lru_cache(maxsize=1024)

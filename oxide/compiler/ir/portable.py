@@ -25,6 +25,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.primitives import scalars
+from oxide.compiler.primitives.effects import WAITING, Effect, having
+from oxide.compiler.primitives.threads import GRID_BARRIER
 from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
@@ -38,7 +41,7 @@ from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
 from .parser import parse
-from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
+from .primitives import SharedMemory, place_shared_memory, reaches_cluster
 from .recognise import PLACE
 from .text import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
@@ -75,7 +78,11 @@ class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
     memory and its name. ``suspends`` says whether a thread may wait for another thread of its block, and
     ``cooperative`` whether it may wait for the whole grid. ``cluster`` is the shape of a cluster of blocks, or None for
-    a kernel without clusters."""
+    a kernel without clusters.
+
+    Thread, tile and fused kernels are of this form, also those that come from the cache or from a built directory.
+    Nobody changes its module: a pass and a back end edit a copy. ``cache.encoded`` prints it, and ``cache.decoded``
+    reads it back."""
 
     module: Module
     symbol: str
@@ -89,6 +96,9 @@ class PortableKernel:
     """The same as ``Code.persistent``: the number of threads of a persistent block, or 0."""
     captured: tuple[int, ...] = ()
     """The numbers of the arrays from outside that are hidden parameters, in the order of these parameters."""
+
+    def __hash__(self) -> int:
+        return hash((self.symbol, self.text))
 
     @property
     def text(self) -> str:
@@ -222,6 +232,7 @@ def _number_sites(module: Module) -> list[int]:
 
 _CONTEXT = "%.context"
 _REGISTER = "llvm.nvvm.read.ptx.sreg."
+_TAKING = having(Effect.CONTEXT)
 
 
 def _take_context(module: Module) -> None:
@@ -231,11 +242,10 @@ def _take_context(module: Module) -> None:
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():
-        known = symbol.startswith(("oxide.in_bounds", "oxide.aligned", "oxide.assertion_failed"))
         register = symbol.startswith(_REGISTER)
         if register:
             function.symbol = f"oxide.register.{symbol.removeprefix(_REGISTER)}"
-        if register or known or not function.is_declaration or symbol.startswith(PREFIXES):
+        if register or not function.is_declaration or symbol.startswith(_TAKING):
             function.arguments.insert(0, Argument("" if function.is_declaration else _CONTEXT, "ptr"))
             taking[symbol] = Constant(f"@{quoted(function.symbol)}", "ptr")
         functions[function.symbol] = function
@@ -267,10 +277,8 @@ def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
         if text:
             module.adopt(parse(text))
     for symbol in [symbol for symbol, function in symbols.items() if function.is_declaration]:
-        if symbol.startswith(("llvm.", "oxide.")):
-            continue
-        definition = instructions.definition(symbol) or numba_runtime.definition(symbol)
+        definition = scalars.definition(symbol) or instructions.definition(symbol) or numba_runtime.definition(symbol)
         if definition is not None:
             module.adopt(parse(definition))
-        elif not symbol.startswith("__nv_"):
+        elif not symbol.startswith(("__nv_", "llvm.", "oxide.")):
             raise located(kernel, f"kernel {kernel.__name__}: {symbol} is not supported in kernels")

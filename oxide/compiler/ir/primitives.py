@@ -1,18 +1,8 @@
 """The primitives by which threads of a block or a grid cooperate: functions that the portable IR calls and that each
-back end defines.
-
-Each function also takes the hidden context, as its first argument, which this list leaves out:
+back end defines. ``compiler/primitives`` has those of ``oxide.warp`` and ``oxide.thread``. The others follow. Each
+takes the hidden context as its first argument, which this list leaves out:
 
 - ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``
-- ``void oxide.block.barrier(i32 site)``, ``i32 oxide.block.barrier.count(i1, i32 site)``, and
-  ``oxide.block.barrier.and`` and ``.or``, which return a bit
-- ``void oxide.block.grid_barrier(i32 site)``, which makes a kernel cooperative
-- ``oxide.warp.shuffle.<idx|up|down|bfly>.<i32|i64>(i32 mask, value, i32 lane, i32 site)``
-- ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``
-- ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value, i32 site)``
-- ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
-- ``i1 oxide.warp.elect(i32 mask, i32 site)``, ``void oxide.warp.sync(i32 mask, i32 site)`` and
-  ``i32 oxide.warp.active_mask(i32 site)``
 - ``void oxide.tensor.mma.<shape>.<d>.<a>.<b>.<c>(ptr c, ptr a, ptr b, i32 site)``, on one tile of each fragment
 - ``void oxide.tensor.<ldmatrix|stmatrix>.<x1|x2|x4>[.trans](ptr row, ptr words, i32 site)``
 - ``void oxide.tensor.copy_async.<4|8|16>(ptr target, ptr source, i32 bytes, i32 site)``,
@@ -37,14 +27,6 @@ from oxide.compiler.source.source import SourcePlace, column_of, located_in
 from oxide.driver.base import MAX_SHARED_BYTES
 
 from .module import Module
-
-WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.", "oxide.cluster.")
-"""Name prefixes of functions at which a thread may wait for others."""
-
-PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
-"""Name prefixes of functions that take the context and that a back end defines."""
-
-GRID_BARRIER = "oxide.block.grid_barrier"
 
 MULTICAST = ".multicast"
 """The end of the name of a copy to several blocks of a cluster."""

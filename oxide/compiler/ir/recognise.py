@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from .module import Module
@@ -83,7 +82,7 @@ def register_of(value: Value) -> str:
 
 
 PLACE = "!oxide.place"
-"""The metadata that holds an instruction's place in the source."""
+"""The metadata that holds an instruction's place in the source, such as ``!{!"/a/kernels.py", i32 7, !"f", i32 5}``."""
 
 
 class Place(NamedTuple):
@@ -95,16 +94,14 @@ class Place(NamedTuple):
     first_line: int
 
 
-_PLACE = re.compile(r'!\{ ?!"(?P<file>[^"]*)", i32 (?P<line>\d+), !"(?P<function>[^"]*)", i32 (?P<first>\d+) ?\}')
-
-
 def place_of(module: Module, instruction: Instruction) -> Place | None:
     """Returns the place in the source that the front end attached to an instruction, or None."""
     node = instruction.metadata.get(PLACE)
-    found = None if node is None else _PLACE.fullmatch(module.metadata[int(node[1:])])
-    if found is None:
+    if node is None:
         return None
-    return Place(unescaped(found["file"]), int(found["line"]), unescaped(found["function"]), int(found["first"]))
+    _, file, after_file, function, after_function = module.metadata[int(node[1:])].split('"')
+    line, first = (int(text.split()[2].rstrip(",}")) for text in (after_file, after_function))
+    return Place(unescaped(file), line, unescaped(function), first)
 
 
 _EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")

@@ -18,6 +18,11 @@ def alignment(text: str) -> int:
 _PLAIN = re.compile(r"[-\w$.]+", re.ASCII)  # LLVM takes other letters only in quotes
 
 
+def identifier(name: str) -> str:
+    """Returns a name that PTX takes, with an underscore for each other letter."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
 def quoted(symbol: str) -> str:
     return symbol if _PLAIN.fullmatch(symbol) else f'"{symbol}"'
 

@@ -12,7 +12,6 @@ the blocks' lists of instructions directly. ``control_flow.py`` has dominators a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import final
@@ -75,11 +74,10 @@ class Constant(Value):
     def integer(self) -> int | None:
         if self.name in _TRUTHS:
             return _TRUTHS[self.name]
-        return int(self.name) if _INTEGER.fullmatch(self.name) else None
+        return int(self.name) if self.name.removeprefix("-").isdecimal() else None
 
 
 _TRUTHS = {"false": 0, "true": 1}
-_INTEGER = re.compile(r"-?\d+")
 TRUE, FALSE = Constant("true", "i1"), Constant("false", "i1")
 
 
@@ -254,8 +252,8 @@ class Compare(Instruction):
     def __init__(
         self, name: str, predicate: str, left: Value, right: Value, opcode: str = "icmp", flags: str = ""
     ) -> None:
-        count = _VECTOR.match(left.type)
-        super().__init__(name, f"<{count[1]} x i1>" if count else "i1", opcode, (left, right))
+        count = left.type[1:].partition(" ")[0] if left.type[0] == "<" and left.type[1] != "{" else ""
+        super().__init__(name, f"<{count} x i1>" if count else "i1", opcode, (left, right))
         self.predicate = predicate
         self.flags = flags
 
@@ -266,9 +264,6 @@ class Compare(Instruction):
     def body(self) -> str:
         left, right = self.operands
         return f"{self.opcode} {spaced(self.flags)}{self.predicate} {left.typed}, {right.name}"
-
-
-_VECTOR = re.compile(r"<(\d+) x ")
 
 
 @final

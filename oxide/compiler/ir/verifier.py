@@ -3,6 +3,8 @@
 - ``verify_structure``: the IR is well formed. This holds between any two passes.
 - ``verify_total``: no integer operation has undefined results. This holds for a translated module before LLVM's passes.
   These passes add flags and plain divisions where they have proved that the results are defined.
+- ``verify_effects``: the table of effects (``compiler/primitives``) knows each function of oxide's that a back end
+  defines. This holds for a translated module.
 - ``verify_accesses``: each access to a slice has a bounds check, or a mark that it needs none. This holds once the
   kernel is inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
 
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NoReturn, TypeAlias, final
 
+from oxide.compiler.primitives.effects import KNOWN
 from oxide.environment import word
 
 from .control_flow import ControlFlow, postorder
@@ -61,9 +64,19 @@ def is_enabled() -> bool:
 
 
 def verify(module: Module) -> None:
-    """Checks a translated module: its structure, and that its arithmetic is total. Raises ``InvalidIR``."""
+    """Checks a translated module: its structure, that its arithmetic is total, and that its callees are known. Raises
+    ``InvalidIR``."""
     verify_structure(module)
     verify_total(module)
+    verify_effects(module)
+
+
+def verify_effects(module: Module) -> None:
+    """Checks that the effects of each function of oxide's that the module only declares are known. Raises
+    ``InvalidIR``."""
+    for symbol, function in module.functions.items():
+        if function.is_declaration and symbol.startswith("oxide.") and not symbol.startswith(KNOWN):
+            raise InvalidIR(f"@{symbol} is declared, and compiler/primitives/effects.py does not say what it does")
 
 
 def _refuse(function: Function, at: Value, problem: str) -> NoReturn:

@@ -33,9 +33,9 @@ shifts are hidden from LLVM's back end beforehand, because its assembly no longe
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.values import Binary, Call, Cast, Constant, Instruction, Value
@@ -69,86 +69,127 @@ def hide_amounts(module: Module) -> None:
         shift.block.insert(shift.block.instructions.index(shift), hidden)
 
 
-_NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")
-_HIGH_PRODUCT = re.compile(r"\bmul\.hi\.u32\s+(%\w+), ([^,;]+), ([^,;]+);")
-_SHORT_EXTREME = re.compile(r"\b(min|max)\.([su])16\s+(%\w+), (%\w+), (%\w+|-?\d+);")
-# A constant of 32 or 64 bits is an operand. A constant of 16 bits is in a register.
-_FLOAT_EXTREME = re.compile(
-    r"\b(?P<operation>min|max)\.(?P<kind>b?f(?P<bits>16|32|64))\s+(?P<result>%\w+), (?P<x>%\w+), "
-    r"(?P<limit>%\w+|0[fd][0-9A-F]+);"
-)
-_SHORT_CONSTANT = re.compile(r"\bmov\.b16\s+(%\w+), 0x([0-9A-F]{4});")
-_DESTINATION = re.compile(r"^\s*(?:@!?%\w+ )?[\w.]+\s+\{?(%\w+),", re.MULTILINE)
-_MINUS_ZERO = {"16": "0x8000", "32": "0f80000000", "64": "0d8000000000000000"}
-_ONES = {"3C00", "3F800000", "3FF0000000000000"}
-_TO_HALF = re.compile(r"\bcvt\.rn(?:\.relu)?\.b?f16\.f32\b")
-_MASK = re.compile(r"\band\.b16\s+(%\w+), (%\w+), (-?\d+);")
-_ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An instruction of PTX: the index of its line, its opcode without its type, its type, and its operands."""
+
+    place: int
+    opcode: str
+    kind: str
+    operands: list[str]
+
+    @property
+    def result(self) -> str:
+        """Returns the register that is written first, or "" if the first operand is none."""
+        first = self.operands[0].removeprefix("{")
+        return first if first.startswith("%") and len(self.operands) > 1 else ""
+
+    @property
+    def bits(self) -> str:
+        return self.kind.lstrip("bfsu")
 
 
 def as_specified(assembly: str) -> str:
     """Returns PTX in which the instructions that ptxas miscompiles are expanded."""
-    assembly = _HIGH_PRODUCT.sub(
-        r"{ .reg .b32 low; .reg .b64 product; mul.wide.u32 product, \2, \3; mov.b64 {low, \1}, product; }", assembly
-    )
-    assembly = _SHORT_EXTREME.sub(
-        r"{ .reg .b16 short; .reg .b32 first, second; mov.b16 short, \5; cvt.\g<2>32.\g<2>16 first, \4; "
-        r"cvt.\g<2>32.\g<2>16 second, short; \1.\g<2>32 first, first, second; cvt.u16.u32 \3, first; }",
-        assembly,
-    )
-    assembly = _with_float_extremes(assembly)
-    if _TO_HALF.search(assembly):
-        assembly = _MASK.sub(_masked, assembly)
-    assembly = _ABSOLUTE.sub(
-        r"{ .reg .pred negative; .reg .b\1 negated; setp.lt.s\1 negative, \3, 0; not.b\1 negated, \3; "
-        r"add.s\1 negated, negated, 1; selp.b\1 \2, negated, \3, negative; }",
-        assembly,
-    )
-    return _NEGATION.sub(r"not.b\1 \2, \3;\n\tadd.s\1 \2, \2, 1;", assembly)
+    lines = assembly.split("\n")
+    read = list(_instructions(lines))
+    masks = any((each.opcode, each.kind) in _TO_HALF for each in read)
+    extremes = [
+        each for each in read if each.opcode in ("min", "max") and "f" in each.kind and each.bits in _MINUS_ZERO
+    ]
+    expanded = _float_extremes(read, extremes) if extremes else {}
+    for each in read:
+        text = expanded.get(each.place) or _expanded(each, masks=masks)
+        if text:
+            lines[each.place] = f"\t{text}"
+    return "\n".join(lines)
 
 
-def _masked(mask: re.Match[str]) -> str:
-    """Returns a mask as two instructions. ptxas fuses the two into one mask again, but does not drop this mask."""
-    result, source, constant = mask.groups()
-    others = ~int(constant)
-    return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
+def _instructions(lines: list[str]) -> Iterator[_Read]:
+    """Reads the lines that have one instruction each. All that LLVM selects is of this form."""
+    for place, line in enumerate(lines):
+        if line.startswith("\t") and line.endswith(";"):
+            opcode, _, operands = line[1:-1].partition(" ")
+            if operands and ";" not in operands:
+                name, _, kind = opcode.rpartition(".")
+                yield _Read(place, name, kind, operands.lstrip().split(", "))
 
 
-def _with_float_extremes(assembly: str) -> str:
-    """Returns PTX in which a minimum or maximum with a constant 0 is a selection again, where this gives another zero.
-    ptxas is also kept from treating ``max(min(x, 1.0), 0.0)`` as a saturation."""
-    constants, destinations = dict(_SHORT_CONSTANT.findall(assembly)), Counter(_DESTINATION.findall(assembly))
+def _expanded(each: _Read, *, masks: bool) -> str:
+    """Returns the instructions that stand for an instruction, or "" if it is as specified. With ``masks``, a mask of 16
+    bits may be of a number that was made f16 or bf16."""
+    match each.opcode, each.kind, each.operands:
+        case "mul.hi", "u32", [result, x, y]:
+            return (
+                f"{{ .reg .b32 low; .reg .b64 product; mul.wide.u32 product, {x}, {y}; "
+                f"mov.b64 {{low, {result}}}, product; }}"
+            )
+        case "min" | "max" as which, "s16" | "u16", [result, x, y]:
+            sign = each.kind[0]
+            return (
+                f"{{ .reg .b16 short; .reg .b32 first, second; mov.b16 short, {y}; cvt.{sign}32.{sign}16 first, {x}; "
+                f"cvt.{sign}32.{sign}16 second, short; {which}.{sign}32 first, first, second; "
+                f"cvt.u16.u32 {result}, first; }}"
+            )
+        case "and", "b16", [result, x, constant] if masks and not constant.startswith("%"):
+            # ptxas fuses the two instructions into one mask again, but does not drop this mask.
+            others = ~int(constant)
+            return f"or.b16 {result}, {x}, {others};\n\txor.b16 {result}, {result}, {others};"
+        case "abs", "s16" | "s32" | "s64", [result, x]:
+            bits = each.bits
+            return (
+                f"{{ .reg .pred negative; .reg .b{bits} negated; setp.lt.s{bits} negative, {x}, 0; "
+                f"not.b{bits} negated, {x}; add.s{bits} negated, negated, 1; "
+                f"selp.b{bits} {result}, negated, {x}, negative; }}"
+            )
+        case "neg", "s16" | "s32", [result, x]:
+            return f"not.b{each.bits} {result}, {x};\n\tadd.s{each.bits} {result}, {result}, 1;"
+    return ""
 
-    def constant(extreme: re.Match[str]) -> str:
-        limit = extreme["limit"]
+
+_TO_HALF = {(f"cvt.rn{relu}.{kind}", "f32") for relu in ("", ".relu") for kind in ("f16", "bf16")}
+_MINUS_ZERO = {"16": "0x8000", "32": "0f80000000", "64": "0d8000000000000000"}
+_ONES = {"3C00", "3F800000", "3FF0000000000000"}
+
+
+def _float_extremes(read: list[_Read], extremes: list[_Read]) -> dict[int, str]:
+    """Returns the expanded minimums and maximums of floats, by their lines. A minimum or maximum with a constant 0 is a
+    selection again, where this gives another zero. ptxas is also kept from treating ``max(min(x, 1.0), 0.0)`` as a
+    saturation."""
+    written = Counter(each.result for each in read)
+    # A constant of 32 or 64 bits is an operand. A constant of 16 bits is in a register.
+    constants = {each.result: each.operands[1][2:] for each in read if (each.opcode, each.kind) == ("mov", "b16")}
+
+    def constant(extreme: _Read) -> str:
+        limit = extreme.operands[2]
         if limit[0] != "%":
             return limit[2:]
-        return constants.get(limit, "") if destinations[limit] == 1 else ""
+        return constants.get(limit, "") if written[limit] == 1 else ""
 
     at_most_one = {
-        extreme["result"]
-        for extreme in _FLOAT_EXTREME.finditer(assembly)
-        if extreme["operation"] == "min" and constant(extreme) in _ONES and destinations[extreme["result"]] == 1
+        each.result
+        for each in extremes
+        if each.opcode == "min" and constant(each) in _ONES and written[each.result] == 1
     }
-
-    def expanded(extreme: re.Match[str]) -> str:
-        zero, kind, is_minimum = constant(extreme), extreme["kind"], extreme["operation"] == "min"
-        result, x, limit = extreme["result"], extreme["x"], extreme["limit"]
+    expanded: dict[int, str] = {}
+    for each in extremes:
+        zero, kind, is_minimum = constant(each), each.kind, each.opcode == "min"
+        result, x, limit = each.operands
         if not zero or zero.strip("0") not in ("", "8"):
-            return extreme[0]
+            continue
         before = ""
         if not is_minimum and x in at_most_one:
             # Adding -0.0 changes no number, and ptxas does not simplify it.
-            before = f".reg .{kind} number, nothing; mov.b{extreme['bits']} nothing, {_MINUS_ZERO[extreme['bits']]}; "
+            before = f".reg .{kind} number, nothing; mov.b{each.bits} nothing, {_MINUS_ZERO[each.bits]}; "
             before += f"add.rn.{kind} number, {x}, nothing; "
             x = "number"
-        if (zero[0] == "8") == is_minimum:
-            return f"{{ {before}{extreme['operation']}.{kind} {result}, {x}, {limit}; }}" if before else extreme[0]
-        # LLVM has turned a selection into this minimum or maximum. Restores the selection.
-        comparison, selection = "lt" if is_minimum else "gt", "b16" if extreme["bits"] == "16" else kind
-        return (
-            f"{{ {before}.reg .pred beyond; setp.{comparison}.{kind} beyond, {x}, {limit}; "
-            f"selp.{selection} {result}, {x}, {limit}, beyond; }}"
-        )
-
-    return _FLOAT_EXTREME.sub(expanded, assembly)
+        if (zero[0] == "8") != is_minimum:
+            # LLVM has turned a selection into this minimum or maximum. Restores the selection.
+            comparison, selection = "lt" if is_minimum else "gt", "b16" if each.bits == "16" else kind
+            expanded[each.place] = (
+                f"{{ {before}.reg .pred beyond; setp.{comparison}.{kind} beyond, {x}, {limit}; "
+                f"selp.{selection} {result}, {x}, {limit}, beyond; }}"
+            )
+        elif before:
+            expanded[each.place] = f"{{ {before}{each.opcode}.{kind} {result}, {x}, {limit}; }}"
+    return expanded

@@ -13,47 +13,49 @@ instruction follows it.
 
 from __future__ import annotations
 
-import re
+from itertools import pairwise
 
 Calls = list[list[tuple[str, str, int]]]
 
-_LOC = re.compile(r"^\t\.loc\t(\d+) (\d+) (\d+)[^\n]*\n(\n)?", re.MULTILINE)
-_FILE = re.compile(r'^\t\.file\t(\d+) "((?:[^"\\]|\\.)*)"\n', re.MULTILINE)
-_LEFT_OUT = re.compile(
-    r"^(?:\$L__(?:tmp|func_begin|func_end)\d+:\n|\t\.section\t\.debug_macinfo\t\{\t\}\n)", re.MULTILINE
-)
-"""Matches text to leave out: labels that only LLVM's own sections would refer to, and an empty section."""
+_FILE, _LOC = "\t.file\t", "\t.loc\t"
+_LEFT_OUT = ("$L__tmp", "$L__func_begin", "$L__func_end", "\t.section\t.debug_macinfo\t")
+"""The beginnings of lines to leave out: labels that only LLVM's own sections would refer to, and an empty section."""
 
 
 def with_calls(assembly: str, calls: Calls) -> str:
     """Returns PTX in which the calls replace the numbered columns. Apart from the ``.loc`` and ``.file`` directives and
     the section of names, the result is the PTX of the same kernel without line tables."""
-    files = {path: int(number) for number, path in _FILE.findall(assembly)}
+    read = [line for line in assembly.split("\n") if not line.startswith(_LEFT_OUT)]
+    numbered = [line.removeprefix(_FILE).partition(" ") for line in read if line.startswith(_FILE)]
+    files = {path[1:-1]: int(number) for number, _, path in numbered}
     added: list[str] = []
     names: dict[str, str] = {}
 
     def file(path: str) -> int:
         if path not in files:
             files[path] = max(files.values(), default=0) + 1
-            added.append(f'\t.file\t{files[path]} "{path}"\n')
+            added.append(f'{_FILE}{files[path]} "{path}"')
         return files[path]
 
-    def located(match: re.Match[str]) -> str:
-        number, line, column = match[1], match[2], int(match[3])
-        place = f"\t.loc\t{number} {line} 0"
-        if not column:
-            return f"{place}\n"
+    def located(number: str, line: str, column: str) -> list[str]:
+        place = f"{_LOC}{number} {line} 0"
+        if column == "0":
+            return [place]
         directives = []
-        for function, path, called_at in calls[column - 1]:
+        for function, path, called_at in calls[int(column) - 1]:
             label = names.setdefault(function, f"$L__oxide_name{len(names)}")
             call = f"{file(path)} {called_at} 0"
-            directives.append(f"{place}, function_name {label}, inlined_at {call}\n")
-            place = f"\t.loc\t{call}"
-        directives.append(f"{place}\n")
-        return "".join(reversed(directives))
+            directives.append(f"{place}, function_name {label}, inlined_at {call}")
+            place = f"{_LOC}{call}"
+        return [place, *reversed(directives)]
 
-    assembly = _LOC.sub(located, _LEFT_OUT.sub("", assembly))
-    assembly = f"{assembly.rstrip()}\n{''.join(added)}"
+    printed: list[str] = []
+    for before, line in pairwise(["", *read]):
+        if line.startswith(_LOC):
+            printed += located(*line.removeprefix(_LOC).split()[:3])
+        elif line or not before.startswith(_LOC):  # LLVM separates some directives from the code by an empty line
+            printed.append(line)
+    assembly = "\n".join(["\n".join(printed).rstrip(), *added, ""])
     if names:
         listed = [f"{label}:\n.b8 {', '.join(map(str, name.encode() + bytes(1)))}\n" for name, label in names.items()]
         assembly += f"\t.section\t.debug_str\n\t{{\n{''.join(listed)}\t}}\n"

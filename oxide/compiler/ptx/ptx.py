@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +16,10 @@ from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.text import identifier
 from oxide.compiler.ir.values import Constant, Value
 from oxide.compiler.signature.signature import Closed
-from oxide.driver.base import Code, Dim3, Target
+from oxide.driver.base import Code, Dim3, Target, capability_of
 from oxide.errors import CompileError
 
 from . import lines, primitives, streaming, tensor
@@ -68,10 +68,12 @@ def compile_ptx(
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
     address. With ``only_block``, ``block`` is the largest block of any launch, and the block's threads may use all
     registers of a multiprocessor."""
-    if not re.fullmatch(r"sm_\d+[af]?", target.arch):
-        raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
-    tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
-    entry = re.sub(r"\W", "_", name)
+    try:
+        capability = capability_of(target.arch)
+    except ValueError:
+        raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90") from None
+    tensor.check_capability(kernel, capability)
+    entry = identifier(name)
     if unchecked:
         check = in_bounds.UNCHECKED
     else:
@@ -98,7 +100,7 @@ def compile_ptx(
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
-    entry = re.sub(r"\W", "_", name)
+    entry = identifier(name)
     module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, "")
     reports = (call for call in parse(str(module)).calls if call.called == "oxide.report")
     return frozenset(site for call in reports if (site := call.arguments[0].integer) is not None)
@@ -117,8 +119,8 @@ def _module(
     name, for errors, if libdevice is to be linked, or else None."""
     symbols = kernel.module.functions
     machine = gpu_machine(tensor.architecture(target.arch, symbols), target.features or FEATURES)
-    capability = int(re.sub(r"\D", "", target.arch))
-    edited = parse(kernel.text) if _needs_edits(kernel.module) else kernel.module
+    capability = capability_of(target.arch)
+    edited = kernel.module.copy() if _needs_edits(kernel.module) else kernel.module
     _place_constants(edited)
     maps = tensor.take_maps(kernel, edited, signature)
     support = [
@@ -130,15 +132,16 @@ def _module(
         *_quotients(symbols),
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
-        primitives.definitions(symbols, kernel.shared, target.arch),
+        primitives.definitions(symbols, kernel.shared, capability),
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),
     ]
-    module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
-    if has_lines(kernel.module):
-        linked = parse(str(module))
-        move_lines(linked, kernel.symbol, entry)
-        module = link([header(machine) + str(linked)])
+    supporting = declared_once("\n".join(support))
+    if has_lines(edited):
+        edited.adopt(parse(supporting))
+        move_lines(edited, kernel.symbol, entry)
+        supporting = ""
+    module = link(header(machine) + part for part in (str(edited), check, supporting))
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no vector registers
@@ -147,9 +150,10 @@ def _module(
 
 def _needs_edits(module: Module) -> bool:
     """Returns whether a kernel has constant arrays, copies of tiles, streaming accesses or remainders, which a GPU
-    treats specially."""
+    treats specially, or line tables."""
     return (
-        any(symbol.startswith("oxide.constant") for symbol in module.globals)
+        has_lines(module)
+        or any(symbol.startswith("oxide.constant") for symbol in module.globals)
         or tensor.copies_tiles(module)
         or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
     )

@@ -11,16 +11,12 @@ In these files, ``{{name}}`` stands for the address of a field of the launch's s
 
 from __future__ import annotations
 
-import re
-
-from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.files import ir_file, with_addresses
 from oxide.driver import sanitizing
 from oxide.driver.records import MAX_COPIES, MAX_REPORTS, SANITIZED_STATE
 from oxide.driver.sanitizing import STATE_BYTES
 
 from .products import TILE_WORDS, TILES
-
-_FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
 def definitions(kinds: frozenset[str], clusters: bool) -> str:
@@ -48,21 +44,11 @@ def definitions(kinds: frozenset[str], clusters: bool) -> str:
     text = "".join(ir_file(__file__, name) for name in names)
     for name, value in values.items():
         text = text.replace(f"<{name}>", str(value))
-    return _render(text)
+    return with_addresses(text, _address)
 
 
-def _render(text: str) -> str:
-    lines: list[str] = []
-    for line in text.split("\n"):
-        match = _FIELD.search(line)
-        while match is not None:
-            name, index = match.groups()
-            address, offset = f"%word.{len(lines)}", SANITIZED_STATE.offset(name)
-            lines.append(f"  {address} = getelementptr i8, ptr %state, i64 {offset}")
-            if index is not None:
-                lines.append(f"  {address}.at = getelementptr i64, ptr {address}, i64 {index}")
-                address += ".at"
-            line = line[: match.start()] + f"ptr {address}" + line[match.end() :]
-            match = _FIELD.search(line)
-        lines.append(line)
-    return "\n".join(lines)
+def _address(result: str, field: str, index: str) -> str:
+    """Returns the IR that computes the address of a field of the launch's state, or of an element of the field."""
+    first = f"{result}.first" if index else result
+    text = f"  {first} = getelementptr i8, ptr %state, i64 {SANITIZED_STATE.offset(field)}"
+    return f"{text}\n  {result} = getelementptr i64, ptr {first}, i64 {index}" if index else text

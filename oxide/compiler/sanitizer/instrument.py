@@ -115,7 +115,7 @@ _HELD = "oxide.held."
 def _held(module: Module) -> Module:
     """Returns a copy in which atomics, fences and local arrays are calls of functions without definitions. Local arrays
     are not cleared, so that reads of uninitialised elements are found."""
-    module = parse(str(module))
+    module = module.copy()
     for function in module.defined:
         arrays: dict[Value, Value] = {}
         for instruction in function.instructions:

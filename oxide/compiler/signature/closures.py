@@ -34,9 +34,10 @@ from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
 from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
+from .annotations import Annotation
 from .device_function import DeviceFunction
 from .generic_parameters import Lifted, OpenFunction
-from .signature import Annotation, Parameter
+from .signature import Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.compiler.source.source import located
 from oxide.errors import CompileError, LaunchError
 
-from .signature import Declared, NumbaParameter, Parameter, UntypedParameter
+from .annotations import Declared
+from .signature import NumbaParameter, Parameter, UntypedParameter
 
 if TYPE_CHECKING:
     from .generic_parameters import OpenFunction, OpenParameter

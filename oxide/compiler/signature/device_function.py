@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, final
 
 from oxide.compiler.source.text import keep_text
 
-from .signature import Annotation, parse_annotations
+from .annotations import Annotation, parse_annotations
 
 P = ParamSpec("P")
 R = TypeVar("R")

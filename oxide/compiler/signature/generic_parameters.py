@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, final, get_args
+from typing import Any, TypeVar, final, get_args
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from oxide.compiler.source.source import at_parameter
 from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
 
 from .signature import Kind, Parameter, no_number, shown
-
-if TYPE_CHECKING:
-    from .device_function import DeviceFunction
 
 
 @final
@@ -53,7 +50,7 @@ class OpenParameter:
             type(value) is np.ndarray and value.ndim == 0
         ):
             return value
-        raise no_number(self, value)
+        raise no_number(self.kernel, self.name, self.annotation, value)
 
     def closed(self, scalar: ScalarType) -> Parameter:
         """Returns the parameter with ``scalar`` for the type variable."""
@@ -96,7 +93,7 @@ class Lifted:
     ``parts`` of the kernel's parameter. See ``closures.py``.
     """
 
-    function: DeviceFunction[..., Any]
+    function: Any
     parts: tuple[Parameter, ...]
     literal: tuple[bool, ...]
     """For each part, True if it is a Python float. Like a literal, a Python float takes the type of the number that it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import final
 
@@ -33,9 +32,6 @@ def explained(source: TileSource, capability: int) -> str:
     return Explanation("\n".join(lines), source.function.__code__.co_filename)
 
 
-_OF_A_LINE = re.compile(r"line (?P<line>\d+): (?P<remark>.*)")
-
-
 @final
 class Explanation(str):
     """The text that ``explain()`` returns. A notebook shows it as the kernel's source with the remarks."""
@@ -53,13 +49,12 @@ class Explanation(str):
         general: list[str] = []
         remarks: list[Remark] = []
         for text in self.splitlines():
-            found = _OF_A_LINE.fullmatch(text)
-            if found is None:
+            place, _, remark = text.partition(": ")
+            if not place.startswith("line "):
                 general.append(text)
                 continue
-            remark = found["remark"]
             mark = "bad" if ": by threads, because" in remark else "good" if "mma" in remark else "note"
-            remarks.append((self.file, int(found["line"]), mark, remark))
+            remarks.append((self.file, int(place.removeprefix("line ")), mark, remark))
         return listing(remarks, "; ".join(general))
 
 

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from typing import Any, Protocol, final
 
 from oxide.driver.base import Dim3
 from oxide.driver.records import COOPERATIVE
 from oxide.errors import LaunchError
 
-if TYPE_CHECKING:
-    from oxide.driver.cpu.code import CpuFunction
-
 MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
 """The most threads and blocks of a grid that may be live at once, because each takes memory. A large GPU holds about as
 many."""
+
+
+class Function(Protocol):
+    """A loaded kernel: ``CpuFunction``."""
+
+    device: int
+
+    @property
+    def call(self) -> Callable[[Any, int, int], object]: ...
 
 
 def blocks_that_fit(threads: int) -> int:
@@ -27,7 +34,7 @@ def blocks_that_fit(threads: int) -> int:
     return min(MOST_BLOCKS, MOST_THREADS // threads)
 
 
-def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
+def check_fits(function: Function, grid: Dim3, block: Dim3) -> None:
     """Raises ``LaunchError`` for a grid whose blocks cannot all be live at once."""
     total, fitting = math.prod(grid), blocks_that_fit(math.prod(block))
     if total > fitting:
@@ -43,7 +50,7 @@ class CooperativeRun:
     """A cooperative launch. A call runs a range of blocks to the grid's next barrier, without the GIL."""
 
     def __init__(
-        self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
+        self, function: Function, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
     ) -> None:
         self._function = function
         self._launch = (grid, block, shared_bytes, params, seed)

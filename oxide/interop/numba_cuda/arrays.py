@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda import devices
+from oxide.interop.numba_cuda import current_device
 from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
 from oxide.runtime.device.interop import dlpack_device, host_array
 from oxide.runtime.device.memory import BoxArgument, DeviceBox
@@ -343,8 +343,18 @@ def _plain_shape(shape: Any) -> tuple[int, ...]:
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
     """Returns an array of uninitialised device memory."""
     sizes, kind = _plain_shape(shape), np.dtype(dtype)
-    steps = contiguous_strides(sizes[::-1], kind.itemsize)[::-1] if strides is None and order == "F" else strides
-    return on_box(_empty(sizes, kind, steps, stream))
+    return on_box(_empty(sizes, kind, steps_of(sizes, kind, strides, order), stream))
+
+
+def steps_of(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, order: str) -> Any:
+    """Returns the strides of an array: those that are given, if any, else those of its order."""
+    if strides is not None:
+        return strides
+    return (
+        contiguous_strides(shape[::-1], dtype.itemsize)[::-1]
+        if order == "F"
+        else contiguous_strides(shape, dtype.itemsize)
+    )
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> Any:
@@ -420,7 +430,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     if is_cuda_array(obj):
         return on_box(oxide.from_cuda_array_interface(obj))
     theirs = hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray)
-    if theirs and obj.__dlpack_device__()[0] == dlpack_device(devices.current())[0]:
+    if theirs and obj.__dlpack_device__()[0] == dlpack_device(current_device.current())[0]:
         return on_box(oxide.from_dlpack(obj))
     raise TypeError("*obj* doesn't implement the cuda array interface.")
 

@@ -5,38 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
-from oxide.errors import DeviceError
+from oxide.interop.numba_cuda import streams
+from oxide.interop.numba_cuda.current_device import current, state
 
 MemoryInfo = namedtuple("MemoryInfo", "free,total")
-
-
-class CudaDriverError(DeviceError):
-    """An error of the CUDA driver, named as in numba.cuda. oxide raises only its subclass ``CudaAPIError``."""
-
-
-class CudaAPIError(CudaDriverError):
-    """An error with one of the CUDA driver's error codes, named as in numba.cuda."""
-
-    def __init__(self, code: int, msg: str) -> None:
-        self.code = code
-        self.msg = msg
-        super().__init__(f"[{code}] {msg}")
-
-
-_state = threading.local()
-
-
-def current() -> oxide.Device:
-    """Returns the calling thread's current device."""
-    listed = oxide.devices()
-    number: int = getattr(_state, "number", 0)
-    return listed[number] if number < len(listed) else listed[0]
 
 
 # The driver's attributes as the CPU device reports them: the limits of the code that oxide generates for it.
@@ -145,6 +122,12 @@ class Device:
         return f"<CUDA device {self.id} '{self.name}'>"
 
 
+@contextlib.contextmanager
+def defer_cleanup() -> Iterator[None]:
+    """Does nothing: oxide frees memory without waiting."""
+    yield
+
+
 class Deallocations:
     """numba.cuda's list of memory to be freed later. It is always empty, as oxide frees memory without waiting."""
 
@@ -154,10 +137,7 @@ class Deallocations:
     def __len__(self) -> int:
         return 0
 
-    @contextlib.contextmanager
-    def disable(self) -> Iterator[None]:
-        """Does nothing."""
-        yield
+    disable = staticmethod(defer_cleanup)
 
 
 class Context:
@@ -196,42 +176,30 @@ class Context:
 
     def synchronize(self) -> None:
         """Blocks the thread until the device's work has run."""
-        from oxide.interop.numba_cuda import streams
-
         with self:
             streams.synchronize()
 
     def get_default_stream(self) -> Any:
         """Returns the device's default stream."""
-        from oxide.interop.numba_cuda import streams
-
         with self:
             return streams.default_stream()
 
     def create_stream(self) -> Any:
         """Returns a new stream of the device."""
-        from oxide.interop.numba_cuda import streams
-
         with self:
             return streams.stream()
 
-    def reset(self) -> None:
-        """Waits for the device's work."""
-        self.synchronize()
-
-    @contextlib.contextmanager
-    def defer_cleanup(self) -> Iterator[None]:
-        """Does nothing: oxide frees memory without waiting."""
-        yield
+    reset = synchronize
+    defer_cleanup = staticmethod(defer_cleanup)
 
     def push(self) -> None:
         """Makes the device current until ``pop``."""
-        self._outer.append(getattr(_state, "number", 0))
-        _state.number = self.device.id
+        self._outer.append(getattr(state, "number", 0))
+        state.number = self.device.id
 
     def pop(self) -> None:
         """Makes current again the device that was current before ``push``."""
-        _state.number = self._outer.pop()
+        state.number = self._outer.pop()
 
     def __enter__(self) -> Context:
         self.push()
@@ -298,7 +266,7 @@ def select_device(device_id: int) -> Context:
     """Makes a device current in the calling thread, and returns its context. Raises ``IndexError`` for a number that no
     device has."""
     context = gpus[device_id]
-    _state.number = context.id
+    state.number = context.id
     return context
 
 
@@ -388,7 +356,7 @@ def close() -> None:
     """Waits for the work of all devices and makes the first device current."""
     for context in gpus:
         context.synchronize()
-    _state.number = 0
+    state.number = 0
 
 
 def is_available() -> bool:
@@ -423,9 +391,3 @@ def detect() -> bool:
     print("Summary:")
     print(f"\t{len(gpus)}/{len(gpus)} devices are supported")
     return len(gpus) > 0
-
-
-@contextlib.contextmanager
-def defer_cleanup() -> Iterator[None]:
-    """Does nothing: oxide frees memory without waiting."""
-    yield

@@ -71,6 +71,14 @@ def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
     return made if device else Dispatcher(made)
 
 
+def _of_each_overload(name: str, what: str) -> Callable[..., Any]:
+    def read(self: Dispatcher, signature: Any = None) -> Any:
+        return self._of_overloads(operator.attrgetter(name), signature)
+
+    read.__doc__ = f"Returns the {what}, as ``get_regs_per_thread`` returns registers."
+    return read
+
+
 class Dispatcher:
     """A kernel of numba.cuda: ``kernel[grid, block, stream, shared_bytes](...)`` submits a launch at once. A kernel can
     call another kernel as a device function. ``.kernel`` is the ``oxide.Kernel``."""
@@ -197,21 +205,10 @@ class Dispatcher:
         returns a dictionary of all overloads, or a number if the kernel is specialised."""
         return self._of_overloads(lambda overload: overload.regs_per_thread, signature)
 
-    def get_const_mem_size(self, signature: Any = None) -> Any:
-        """Returns the bytes of constant memory, as ``get_regs_per_thread`` returns registers."""
-        return self._of_overloads(lambda overload: overload.const_mem_size, signature)
-
-    def get_shared_mem_per_block(self, signature: Any = None) -> Any:
-        """Returns the bytes of static shared memory, as ``get_regs_per_thread`` returns registers."""
-        return self._of_overloads(lambda overload: overload.shared_mem_per_block, signature)
-
-    def get_local_mem_per_thread(self, signature: Any = None) -> Any:
-        """Returns the bytes of local memory, as ``get_regs_per_thread`` returns registers."""
-        return self._of_overloads(lambda overload: overload.local_mem_per_thread, signature)
-
-    def get_max_threads_per_block(self, signature: Any = None) -> Any:
-        """Returns the most threads of a block, as ``get_regs_per_thread`` returns registers."""
-        return self._of_overloads(lambda overload: overload.max_threads_per_block, signature)
+    get_const_mem_size = _of_each_overload("const_mem_size", "bytes of constant memory")
+    get_shared_mem_per_block = _of_each_overload("shared_mem_per_block", "bytes of static shared memory")
+    get_local_mem_per_thread = _of_each_overload("local_mem_per_thread", "bytes of local memory")
+    get_max_threads_per_block = _of_each_overload("max_threads_per_block", "most threads of a block")
 
     def inspect_llvm(self, signature: Any = None) -> Any:
         """Returns oxide's LLVM IR for a signature, or a dictionary of all overloads."""

@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda.arrays import Interface, _plain_shape, _retyped, strides_like
+from oxide.interop.numba_cuda.arrays import Interface, _plain_shape, _retyped, steps_of, strides_like
 from oxide.runtime.device.memory import BoxArgument, DeviceBox
-from oxide.runtime.device.strides import contiguous_strides, span
+from oxide.runtime.device.strides import span
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> Any:
     """Returns an uninitialised host array in page-locked memory. Raises ``ValueError`` for negative strides."""
     sizes, kind = _plain_shape(shape), np.dtype(dtype)
-    steps = strides
-    if steps is None:
-        steps = contiguous_strides(sizes, kind.itemsize)
-        if order == "F":
-            steps = contiguous_strides(sizes[::-1], kind.itemsize)[::-1]
+    steps = steps_of(sizes, kind, strides, order)
     low, high = span(sizes, steps, kind.itemsize)
     if low < 0:
         raise ValueError(f"pinned_array: strides {strides} are negative; take a view of the array instead")

@@ -54,11 +54,11 @@ def _replace(module: Any, names: dict[str, Any]) -> None:
 
 
 def _install() -> None:
-    import oxide.numba_cuda as served
     from oxide.compiler.frontend.lowering.numba_programs import numba_cuda, vectorizers_on
     from oxide.interop.numba_cuda import substitutes
     from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
 
+    (served,) = substitutes.served
     importlib.import_module("oxide.compiler.frontend.frontend")  # takes numba-cuda's own names before they change
     cuda = numba_cuda()
     ours = {name: getattr(served, name) for name in served.__all__}

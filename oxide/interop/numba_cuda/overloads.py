@@ -9,7 +9,7 @@ from typing import Any
 
 from oxide.compiler.specialization import Specialization
 from oxide.driver.base import KernelResources
-from oxide.interop.numba_cuda import devices
+from oxide.interop.numba_cuda import current_device
 
 
 class Overload:
@@ -61,20 +61,20 @@ class Overload:
     @property
     def shared_mem_per_block(self) -> int:
         """Returns the bytes of static shared memory of a block."""
-        if devices.current().kind == "cpu":
+        if current_device.current().kind == "cpu":
             return self.specialization.portable.shared.total
         return self._resources().shared_bytes
 
     @property
     def max_threads_per_block(self) -> int:
         """Returns the most threads that a block of the kernel can have."""
-        device = devices.current()
+        device = current_device.current()
         return device.info.max_threads_per_block if device.kind == "cpu" else self._resources().max_threads_per_block
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the most blocks of a grid that can wait for the whole grid, given the block's shape in threads and
         its bytes of dynamic shared memory. Returns 0 if not even one block fits."""
-        device = devices.current()
+        device = current_device.current()
         threads = math.prod(blockdim) if isinstance(blockdim, tuple | list) else int(blockdim)
         if threads > self.max_threads_per_block:
             return 0

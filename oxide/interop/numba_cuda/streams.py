@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
-from oxide.interop.numba_cuda import devices
+from oxide.interop.numba_cuda import current_device
 from oxide.locks import new_lock
 
 
@@ -110,12 +110,12 @@ _defaults: dict[oxide.Device, Stream] = {}  # of one runtime's devices
 
 def stream() -> Stream:
     """Returns a new stream of the current device."""
-    return Stream(devices.current().new_stream())
+    return Stream(current_device.current().new_stream())
 
 
 def default_stream() -> Stream:
     """Returns the default stream of the current device."""
-    return _default_of(devices.current())
+    return _default_of(current_device.current())
 
 
 def _default_of(device: oxide.Device) -> Stream:
@@ -157,7 +157,7 @@ def resolved(given: Any) -> Stream:
 def synchronize() -> None:
     """Blocks the thread until the current device has done the work on all streams. Raises the first error of the
     kernels, and then does not wait for the remaining streams."""
-    for each in _streams_of(devices.current()):
+    for each in _streams_of(current_device.current()):
         each.synchronize()
 
 
@@ -203,7 +203,7 @@ class Event:
         if found.is_default:
             for other in _streams_of(target.device)[1:]:
                 target.join(other)
-        self._recorded = target.record_event()
+        self._recorded, self._device = target.record_event(), target.device
 
     def query(self) -> bool:
         """Returns whether the device has passed the recorded point. An event that was not recorded counts as passed."""
@@ -214,7 +214,7 @@ class Event:
         have run, on any stream of the device."""
         if self._recorded is not None:
             self._recorded.synchronize()
-            raise_errors(self._recorded._device)
+            raise_errors(self._device)
 
     def wait(self, stream: Any = 0) -> None:
         """Makes later work of the stream wait until the device has passed the recorded point."""
@@ -225,13 +225,15 @@ class Event:
         """Returns the milliseconds from this event to ``evtend``. Raises ``CudaAPIError`` unless both were recorded
         with timing."""
         if not (self._timing and evtend._timing) or self._recorded is None or evtend._recorded is None:
-            raise devices.CudaAPIError(400, "elapsed_time: both events must have been recorded, with timing=True")
+            raise current_device.CudaAPIError(
+                400, "elapsed_time: both events must have been recorded, with timing=True"
+            )
         return self._recorded.elapsed_ms(evtend._recorded)
 
 
 def event(timing: bool = True) -> Event:
     """Returns a new event."""
-    devices.current()
+    current_device.current()
     return Event(timing=timing)
 
 

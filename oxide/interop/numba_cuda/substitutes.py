@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import operator
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from oxide.interop.numba_cuda import arrays, devices
+from oxide.interop.numba_cuda import arrays, current_device, devices
 from oxide.interop.numba_cuda.unserved import unserved
 
 
@@ -43,17 +43,15 @@ def init_xoroshiro128p_states(states: Any, seed: int, subsequence_start: int = 0
     states.copy_to_device(random_states(len(states), int(seed), int(subsequence_start)), stream)
 
 
-def _cuda() -> Any:
-    import oxide.numba_cuda
-
-    return oxide.numba_cuda
+served: Final[list[Any]] = []
+"""The module ``oxide.numba_cuda``, once it is imported: it imports this one."""
 
 
 @functools.cache
 def _reduction() -> ModuleType:
     from oxide.compiler.frontend.lowering.numba_programs import reductions_on
 
-    return reductions_on(_cuda())
+    return reductions_on(served[0])
 
 
 def transpose(a: Any, b: Any = None) -> Any:
@@ -102,7 +100,7 @@ def _ufuncs_of(builder: str, signatures: Any, arguments: tuple[Any, ...], option
     """Returns a decorator that makes ufuncs with the class ``builder`` of numba-cuda."""
     from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
 
-    make = getattr(vectorizers_on(_cuda()), builder)
+    make = getattr(vectorizers_on(served[0]), builder)
     listed = signatures if isinstance(signatures, list | tuple) else [signatures]
 
     def wrap(function: Any) -> Any:
@@ -123,8 +121,8 @@ CUDADRV: dict[str, dict[str, Any]] = {
         "reset": devices.close,
     },
     "driver": {
-        "CudaAPIError": devices.CudaAPIError,
-        "CudaDriverError": devices.CudaDriverError,
+        "CudaAPIError": current_device.CudaAPIError,
+        "CudaDriverError": current_device.CudaDriverError,
         "driver": devices.driver,
         "get_version": devices.driver.get_version,
         "set_memory_manager": unserved("set_memory_manager"),

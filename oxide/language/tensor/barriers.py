@@ -15,9 +15,12 @@ These are declarations: the compiler gives them their meaning inside a kernel. T
 
 from __future__ import annotations
 
-from typing import NoReturn, final
+from typing import final
+
+from oxide.language import primitives
 
 
+@primitives.made_in_kernels
 @final
 class Barrier:
     """An array of ``count`` barriers in shared memory. A phase of each barrier ends after ``arrivals`` arrivals.
@@ -28,8 +31,7 @@ class Barrier:
     compute capability 9.0.
     """
 
-    def __init__(self, count: int, arrivals: int) -> None:
-        _only_in_a_kernel("Barrier")
+    def __init__(self, count: int, arrivals: int) -> None: ...
 
     def arrive(self, index: int, rank: int | None = None) -> None:
         """Arrives at barrier ``index``, without waiting. Threads that wait for the end of the phase then see this
@@ -41,12 +43,10 @@ class Barrier:
         kernel uses ``tensor.cluster.remote``. Without ``remote``, threads do not access other blocks' memory, so
         arrivals need not make writes visible and are faster.
         """
-        _only_in_a_kernel("Barrier.arrive")
 
     def expect(self, index: int, nbytes: int) -> None:
         """Arrives at barrier ``index``, and makes the present phase also wait for ``nbytes`` bytes of copies, at most
         2**20 - 1."""
-        _only_in_a_kernel("Barrier.expect")
 
     def wait(self, index: int, phase: int) -> None:
         """Waits until phase number ``phase`` of barrier ``index`` has ended. The phases are numbered from 0. Phase -1
@@ -55,8 +55,3 @@ class Barrier:
         Only the lowest bit of the number is used, so a thread may be at most one phase behind the barrier: the thread
         must have waited for a phase before the next phase can end.
         """
-        _only_in_a_kernel("Barrier.wait")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

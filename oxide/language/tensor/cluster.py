@@ -18,31 +18,34 @@ them their meaning inside a kernel. A GPU needs compute capability 9.0.
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TypeVar
+
+from oxide.language import primitives
 
 Array = TypeVar("Array")
 
 
+@primitives.function
 def rank() -> int:
     """Returns the number of this block in its cluster, an ``i64``. Blocks are numbered from 0, x fastest, then y, then
     z."""
-    _only_in_a_kernel("rank")
 
 
+@primitives.function
 def size() -> int:
     """Returns the number of blocks of a cluster, an ``i64``."""
-    _only_in_a_kernel("size")
 
 
+@primitives.function
 def sync() -> None:
     """Waits until all threads of all blocks of the cluster have made the call, except for threads that have returned.
 
     All threads of the block make the call together, as with ``thread.sync_threads()``. A thread's writes before the
     call, to any memory, are visible to all threads of the cluster after the call.
     """
-    _only_in_a_kernel("sync")
 
 
+@primitives.function
 def meet() -> None:
     """Waits as ``sync`` does, but does not make the threads' writes visible. So it need not wait for stores, and is
     faster.
@@ -50,9 +53,9 @@ def meet() -> None:
     Use it to ensure only that the other blocks have begun, or have not ended: after the creation of Barriers at which
     other blocks arrive, and at the end of a kernel whose blocks arrive at one another's Barriers.
     """
-    _only_in_a_kernel("meet")
 
 
+@primitives.function
 def remote(array: Array, rank: int) -> Array:
     """Returns the counterpart of ``array`` in block ``rank`` of the cluster. ``array`` is a ``SharedArray`` or
     ``DynamicSharedArray`` of this block.
@@ -61,8 +64,3 @@ def remote(array: Array, rank: int) -> Array:
     functions of ``tensor`` that move matrices do not accept the result. A rank outside the cluster is a fault, and the
     result is then this block's own array.
     """
-    _only_in_a_kernel("remote")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.cluster.{name} has a meaning only inside a @kernel, where the compiler gives it one")

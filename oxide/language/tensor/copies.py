@@ -8,13 +8,16 @@ Otherwise the launch fails with a ``BoundsError``; a load gives undefined elemen
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
+
+from oxide.language import primitives
 
 from .fragments import Fragment
 
 Index: TypeAlias = tuple[int, ...]
 
 
+@primitives.function
 def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool = False) -> None:
     """Loads a ``FragmentA`` or ``FragmentB`` from a ``SharedArray`` of the same type, 8 rows of 16 bytes at a time.
 
@@ -27,18 +30,18 @@ def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool
     a ``FragmentA`` is loaded without ``transposed``, a ``FragmentB`` with ``transposed``. For all other cases use
     ``load``. A GPU needs compute capability 7.5.
     """
-    _only_in_a_kernel("ldmatrix")
 
 
+@primitives.function
 def load(fragment: Fragment[Any], array: Any, index: Index, transposed: bool = False) -> None:
     """Loads any fragment from a ``SharedArray``, or from a ``Slice2`` or ``Slice3``, of the same type.
 
     Each lane reads its own elements, independently of the other lanes: the call may be made by some lanes only. With
     ``transposed`` the array holds the matrix's transpose.
     """
-    _only_in_a_kernel("load")
 
 
+@primitives.function
 def store(array: Any, index: Index, fragment: Fragment[Any]) -> None:
     """Stores a fragment in a ``SharedArray``, or in the ``scatter`` or ``unchecked_mut`` of a ``DisjointSlice2`` or
     ``DisjointSlice3``.
@@ -46,9 +49,9 @@ def store(array: Any, index: Index, fragment: Fragment[Any]) -> None:
     Each lane writes its own elements, converted to the array's type as an assignment would: the call may be made by
     some lanes only.
     """
-    _only_in_a_kernel("store")
 
 
+@primitives.function
 def stmatrix(array: Any, index: Index, fragment: Fragment[Any], transposed: bool = False) -> None:
     """Stores a ``FragmentA`` or an ``Accumulator`` of f16 or bf16 in a ``SharedArray`` or ``SharedTiles`` of the same
     type.
@@ -56,9 +59,9 @@ def stmatrix(array: Any, index: Index, fragment: Fragment[Any], transposed: bool
     It is the reverse of ``ldmatrix``, and has the same rules for rows, the index and the lanes. It writes 8 rows of 16
     bytes at a time, while ``store`` writes single elements. A GPU needs compute capability 9.0.
     """
-    _only_in_a_kernel("stmatrix")
 
 
+@primitives.function
 def copy_async(array: Any, index: int | Index, source: Any, source_index: int | Index, count: int) -> None:
     """Begins to copy ``count`` neighbouring elements of a ``Slice``, ``Slice2`` or ``Slice3`` to a ``SharedArray`` of
     the slice's type.
@@ -73,19 +76,14 @@ def copy_async(array: Any, index: int | Index, source: Any, source_index: int | 
     multiple of the number of copied bytes, or if the index is negative, the elements are moved one by one through
     registers instead. A GPU needs compute capability 8.0.
     """
-    _only_in_a_kernel("copy_async")
 
 
+@primitives.function
 def commit() -> None:
     """Closes a group of this thread's copies: all copies that ``copy_async`` has begun since the last ``commit``."""
-    _only_in_a_kernel("commit")
 
 
+@primitives.function
 def wait(groups: int = 0) -> None:
     """Waits for this thread's groups of copies, except for the last ``groups`` groups, which may still run. ``groups``
     is a constant. Does not wait for copies that no ``commit`` has put in a group."""
-    _only_in_a_kernel("wait")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

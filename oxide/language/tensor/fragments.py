@@ -25,38 +25,34 @@ copies nothing. These are declarations: the compiler gives them their meaning in
 
 from __future__ import annotations
 
-from typing import Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Generic, TypeVar, final
+
+from oxide.language import primitives
 
 T = TypeVar("T")
 
 
+@primitives.made_in_kernels
 class Fragment(Generic[T]):
     """The base of the fragments: this lane's elements."""
 
-    def __init__(self, shape: tuple[int, int], dtype: type[T]) -> None:
-        _only_in_a_kernel(type(self).__name__)
+    def __init__(self, shape: tuple[int, int], dtype: type[T]) -> None: ...
 
     def __len__(self) -> int:
         """Returns the number of elements that each lane holds, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
-    def __getitem__(self, index: int) -> T:
-        _only_in_a_kernel(type(self).__name__)
+    def __getitem__(self, index: int) -> T: ...
 
-    def __setitem__(self, index: int, value: T) -> None:
-        _only_in_a_kernel(type(self).__name__)
+    def __setitem__(self, index: int, value: T) -> None: ...
 
     def row(self, index: int) -> int:
         """Returns the row of the lane's element ``index`` in the matrix, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     def column(self, index: int) -> int:
         """Returns the column of the lane's element ``index`` in the matrix, an ``i64``."""
-        _only_in_a_kernel(type(self).__name__)
 
     def fill(self, value: T) -> None:
         """Sets each of the lane's elements to ``value``."""
-        _only_in_a_kernel(type(self).__name__)
 
 
 @final
@@ -79,13 +75,9 @@ class Accumulator(Fragment[T]):
     """
 
 
+@primitives.function
 def convert(fragment: Fragment[Any], accumulator: Accumulator[Any]) -> None:
     """Converts an accumulator of f32 to a ``FragmentA`` or ``Accumulator`` of f16 or bf16 with the same shape. Rounds
     each element to nearest. Both fragments have the same elements in the same lanes, so nothing moves between lanes.
     One instruction rounds two elements, while ``fragment[i] = bf16(accumulator[i])`` may take four instructions.
     """
-    _only_in_a_kernel("convert")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
+
+from oxide.language import primitives
 
 from .fragments import Accumulator, FragmentA, FragmentB
 
 
+@primitives.function
 def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
     """Adds the matrix product of ``a`` and ``b`` to ``c``.
 
@@ -21,16 +24,11 @@ def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
     of a sum, and the error is at most ``k * 2**-13 * S``. Integer accumulators wrap modulo 2**32. A GPU needs compute
     capability 8.0, and 8.9 for 8-bit floats.
     """
-    _only_in_a_kernel("mma")
 
 
+@primitives.function
 def tf32(x: float) -> float:
     """Returns an f32 rounded to tf32, to nearest with ties away from zero: the low 13 bits of the result are 0.
 
     This is PTX's ``cvt.rna.tf32.f32``: 10 bits of fraction with f32's range. The largest numbers become infinite.
     """
-    _only_in_a_kernel("tf32")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

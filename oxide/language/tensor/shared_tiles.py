@@ -15,8 +15,9 @@ These are declarations: the compiler gives them their meaning inside a kernel.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
+from oxide.language import primitives
 from oxide.language.shared import SharedArray
 
 from .barriers import Barrier
@@ -24,6 +25,7 @@ from .barriers import Barrier
 T = TypeVar("T")
 
 
+@primitives.made_in_kernels
 @final
 class SharedTiles(Generic[T]):
     """An array of ``count`` tiles of shape ``shape`` in shared memory: ``SharedTiles(4, (128, 64), bf16)``.
@@ -34,16 +36,14 @@ class SharedTiles(Generic[T]):
     col] = x`` writes it; the indices are checked.
     """
 
-    def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None:
-        _only_in_a_kernel("SharedTiles")
+    def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None: ...
 
-    def __getitem__(self, index: tuple[int, int, int]) -> T:
-        _only_in_a_kernel("SharedTiles")
+    def __getitem__(self, index: tuple[int, int, int]) -> T: ...
 
-    def __setitem__(self, index: tuple[int, int, int], value: T) -> None:
-        _only_in_a_kernel("SharedTiles")
+    def __setitem__(self, index: tuple[int, int, int], value: T) -> None: ...
 
 
+@primitives.function
 def load_tile(
     tiles: SharedTiles[T] | SharedArray[T],
     number: int | None,
@@ -80,9 +80,9 @@ def load_tile(
     outside the cluster is a fault, and nothing is copied. ``tensor.cluster.meet()`` or ``sync()`` must come between the
     creation of the barriers and the first such copy.
     """
-    _only_in_a_kernel("load_tile")
 
 
+@primitives.function
 def store_tile(
     target: Any, index: int | tuple[int, ...], tiles: SharedTiles[T] | SharedArray[T], number: int | None
 ) -> None:
@@ -106,27 +106,22 @@ def store_tile(
     ``wait_stores(read=True)``. No other thread may write the same elements of the output. A GPU needs compute
     capability 9.0.
     """
-    _only_in_a_kernel("store_tile")
 
 
+@primitives.function
 def fence_stores() -> None:
     """Makes this thread's writes to shared memory visible to later copies by ``store_tile``. Each thread that wrote a
     part of a tile makes the call, and then waits at a barrier together with the thread that calls ``store_tile``."""
-    _only_in_a_kernel("fence_stores")
 
 
+@primitives.function
 def commit_stores() -> None:
     """Closes a group of this thread's copies: all copies that ``store_tile`` has begun since the last
     ``commit_stores``."""
-    _only_in_a_kernel("commit_stores")
 
 
+@primitives.function
 def wait_stores(groups: int = 0, read: bool = False) -> None:
     """Waits for this thread's groups of copies by ``store_tile``, except for the last ``groups`` groups, which may
     still run. ``groups`` is a constant up to 7. With ``read``, a constant, waits only until the copies have read their
     tiles, which may then be written again."""
-    _only_in_a_kernel("wait_stores")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -10,12 +10,15 @@ These are declarations: the compiler gives them their meaning inside a kernel.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
+
+from oxide.language import primitives
 
 from .fragments import Accumulator, FragmentA
 from .shared_tiles import SharedTiles
 
 
+@primitives.function
 def wgmma(
     accumulator: Accumulator[Any],
     a: SharedTiles[Any] | FragmentA[Any],
@@ -51,9 +54,9 @@ def wgmma(
     accumulators, or write the tiles or the fragment. The CPU device's sanitizer reports a thread that breaks this rule
     (``sanitize="race"``).
     """
-    _only_in_a_kernel("wgmma")
 
 
+@primitives.function
 def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
     """Waits for the warpgroup's calls of ``wgmma``, except for the last ``pending`` calls, which may still run.
     ``pending`` is a constant.
@@ -61,9 +64,9 @@ def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
     After a wait with ``pending=0``, the given accumulator may be read. Any other accumulator needs a wait of its own.
     All threads of the warpgroup make the call together.
     """
-    _only_in_a_kernel("wait_wgmma")
 
 
+@primitives.function
 def increase_registers(count: int) -> None:
     """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to
     256.
@@ -72,14 +75,9 @@ def increase_registers(count: int) -> None:
     declare its ``block``: each thread begins with the registers that it can have in a block of this size, and a launch
     may not have more threads. Does nothing on the CPU device.
     """
-    _only_in_a_kernel("increase_registers")
 
 
+@primitives.function
 def decrease_registers(count: int) -> None:
     """Gives up registers to the block's pool, so that each thread of the warp keeps ``count``, a multiple of 8 from 24
     to 256. All warps of a warpgroup make the call. Does nothing on the CPU device."""
-    _only_in_a_kernel("decrease_registers")
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -129,7 +129,7 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
 def load_announced(device: Device) -> None:
     """Loads the announced kernels, prepares large copies and generates the announced host numbers, all in the calling
     thread. Do not call it on an event loop's thread: it blocks."""
-    load = _Load(_take_unloaded(device), device, _take_large_copies(device), _take_unmade())
+    load = _Load(device)
     device.loading_beside.add(load)
     load.run()
 
@@ -217,13 +217,10 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
     reactor = reactor_of(loop)
     while True:
         # First waits for another task of this loop that is loading: perhaps nothing is left to do then.
-        wanted = [] if reactor.works_beside else _take_unloaded(device)
-        copies = not reactor.works_beside and _take_large_copies(device)
-        numbers = [] if reactor.works_beside else _take_unmade()
-        if not (wanted or copies or numbers or reactor.works_beside or device.loading_beside):
+        load = _Load(device, takes=not reactor.works_beside)
+        if not (load.has_work or reactor.works_beside or device.loading_beside):
             return
-        load = _Load(wanted, device, copies, numbers)
-        if wanted or copies or numbers:
+        if load.has_work:
             device.loading_beside.add(load)  # before the thread starts, so that no other task loads them on the loop
         try:
             await reactor.work_beside(loop, Beside(load.run).block)  # for the run of the task
@@ -245,31 +242,21 @@ def _take(queue: deque[weakref.ref[T]]) -> list[T]:
     return taken
 
 
-def _take_unloaded(device: Device) -> list[Specialization]:
-    return [special for special in _take(_new) if special.reference not in device.loaded]
-
-
-def _take_unmade() -> list[HostNumbers]:
-    return [numbers for numbers in _take(_numbers) if not numbers.made]
-
-
-def _take_large_copies(device: Device) -> bool:
-    global _large_copies
-    built, _large_copies = _large_copies, False
-    return built and not device.staging.prepared
-
-
 @final
 class _Load:
-    """The work of one preloading thread: loads kernels, prepares the device for large copies if ``copies`` is True, and
-    generates numbers. The thread continues if the task that started it is cancelled."""
+    """The work of one preloading thread: if it ``takes`` what was announced, loads kernels, prepares the device for
+    large copies and generates numbers. The thread continues if the task that started it is cancelled."""
 
-    def __init__(self, wanted: list[Specialization], device: Device, copies: bool, numbers: list[HostNumbers]) -> None:
-        self._wanted = wanted
-        self._copies = copies
-        self._numbers = numbers
+    def __init__(self, device: Device, *, takes: bool = True) -> None:
+        global _large_copies
+        copies = takes and _large_copies
+        _large_copies = _large_copies and not takes
         self._device = device
         self._begun = False
+        self._wanted = [each for each in _take(_new) if each.reference not in device.loaded] if takes else []
+        self._numbers = [each for each in _take(_numbers) if not each.made] if takes else []
+        self._copies = copies and not device.staging.prepared
+        self.has_work = bool(self._wanted or self._numbers or self._copies)
 
     def run(self) -> None:
         self._begun = True

@@ -13,27 +13,9 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.locks import RUNTIME_LOCK
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation, Known
 
 _FEW = 64
-
-
-@final
-class Known:
-    """A handle of an allocation that other libraries know; the ranges refer to it weakly. It is separate from
-    ``Allocation``, which spares the many others the field for weak references.
-
-    Its holders are the boxes exported to or imported from other libraries, the views of those boxes, pointers that were
-    converted to a number, the graphs that use such memory, and runs in flight that use another library's memory. So the
-    handle keeps the ``owners`` of imported memory: they are released at the last use, and a box that was never used
-    releases them when it is dropped.
-    """
-
-    __slots__ = ("__weakref__", "allocation", "owners")
-
-    def __init__(self, allocation: Allocation) -> None:
-        self.allocation = allocation
-        self.owners: tuple[object, ...] = ()
 
 
 @final

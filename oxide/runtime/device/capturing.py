@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 from oxide.errors import GraphError
 from oxide.locks import refuse_inside
-
-if TYPE_CHECKING:
-    from oxide.runtime.device.stream import Stream
 
 
 class Capture(Protocol):
@@ -20,7 +17,7 @@ class Capture(Protocol):
     is_open: bool
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> Any:
         """Returns the stream whose work is captured."""
 
 
@@ -28,7 +25,7 @@ class Capture(Protocol):
 current_capture: Final[ContextVar[Capture | None]] = ContextVar("oxide_capture", default=None)
 
 
-def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
+def refuse_in_capture(what: str, stream: object = None) -> None:
     """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is on
     ``stream``. ``what`` names the refused call in the error. Also raises the ``OrderingError`` of
     ``refuse_inside``."""

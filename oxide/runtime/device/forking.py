@@ -8,19 +8,25 @@ child drops are only forgotten, as their memory and handles belong to the parent
 
 from __future__ import annotations
 
-import atexit
 import os
-import threading
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
 
 from oxide.driver.base import CAPABILITIES
-from oxide.locks import new_lock
 from oxide.runtime.loop.alarm import Alarm
 from oxide.uninterrupted import forked_error
 from oxide.weak_table import WeakTable
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Runtime
+    from oxide.driver.base import Driver
+
+
+class Forked(Protocol):
+    """A runtime, as a fork knows it."""
+
+    driver: Driver
+
+    def cut_off(self, driver: Any) -> None:
+        """Replaces the driver in a forked child."""
 
 
 @final
@@ -28,7 +34,7 @@ class ForkWatch:
     """A runtime's entry in the table of runtimes that a forked child cuts off from the driver. The table refers to the
     entry weakly. The runtime holds the entry, so it lives as long as the runtime."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Forked) -> None:
         self.runtime = runtime
 
 
@@ -36,7 +42,7 @@ _watches: WeakTable[ForkWatch, None] = WeakTable()
 _registered = False
 
 
-def watch_forks(runtime: Runtime) -> ForkWatch:
+def watch_forks(runtime: Forked) -> ForkWatch:
     """Cuts ``runtime`` off from the driver in every child that this process forks, as long as the returned watch is
     held."""
     global _registered
@@ -74,25 +80,6 @@ class ForkedDriver:
 
 
 def _cut_off() -> None:
-    from oxide.runtime.device import runtime as context
-
-    context._lock = new_lock()
     Alarm._spare.clear()  # the descriptors are shared with the parent
     for runtime in [watch.runtime for watch in _watches.objects()]:
-        atexit.unregister(runtime.driver.close)
-        driver: Any = ForkedDriver(runtime.driver.name)
-        runtime.forked = True
-        runtime.reclaimer._driver = driver
-        runtime.reclaimer._turn = threading.Lock()
-        for part in (runtime.pinned, runtime.fault_records):
-            part._driver = driver
-            part._lock._at_fork_reinit()
-        runtime.fault_pages._driver = driver
-        for device in runtime._found:
-            device.lost = forked_error()
-            device.staging.renew_lock()
-            for timeline in device._timelines:
-                timeline.driver = driver
-                timeline.lane = None
-            device.driver = driver
-        runtime.driver = driver
+        runtime.cut_off(ForkedDriver(runtime.driver.name))

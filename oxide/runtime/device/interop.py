@@ -10,21 +10,25 @@ declare the other library's work to oxide. All boxes on the same memory share on
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from oxide.driver.base import provided
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
-from oxide.language.types import REGISTERED
+from oxide.language.types import REGISTERED, as_dtype
 from oxide.locks import refuse_inside
-from oxide.messages import written
+from oxide.messages import byte_count, dtype_name, written
 from oxide.runtime.device import dlpack
-from oxide.runtime.device.address_ranges import Known
+from oxide.runtime.device.allocation import Allocation, Known
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.dlpack import CPU, CUDA, VERSION
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
-from oxide.runtime.device.memory import Allocation, DeviceBox, require_data
+from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_data
+from oxide.runtime.device.pointer import DevicePointer
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import picked_stream
 
@@ -33,9 +37,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from oxide.language.types import ScalarType
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Timeline
 
+_RAW_PARTS = "DeviceBox.from_raw_parts"
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
 
@@ -274,6 +280,96 @@ def _ask(x: Any, **stream: int) -> Any:
         raise
     except Exception as error:
         raise BufferError(f"from_dlpack: __dlpack__ failed: {type(error).__name__}: {error}") from error
+
+
+def box_of(
+    pointer: DevicePointer | int, shape: object, dtype: ScalarType | np.dtype[Any] | type | str, owner: object
+) -> DeviceBox:
+    """Returns a box on raw memory: see ``DeviceBox.from_raw_parts``."""
+    sizes = parse_shape(shape, _RAW_PARTS)
+    resolved = as_dtype(dtype, _RAW_PARTS)
+    require_data(resolved, _RAW_PARTS)
+    nbytes = number_of_elements(sizes) * resolved.itemsize
+    if isinstance(pointer, DevicePointer):
+        if owner is not None:
+            raise TypeError(
+                f"{_RAW_PARTS}: owner is {written(owner)}, and the pointer is a DevicePointer, which keeps its memory "
+                f"itself; leave owner out"
+            )
+        return _part(pointer._allocation, pointer._offset, sizes, resolved, nbytes, pointer._known)
+    if isinstance(pointer, bool) or not hasattr(pointer, "__index__"):
+        raise TypeError(
+            f"{_RAW_PARTS}: the pointer is {written(pointer)}; it must be a DevicePointer, of ctx.malloc_async, or an "
+            f"address, an int with owner="
+        )
+    address = operator.index(pointer)
+    if owner is None:
+        raise TypeError(
+            f"{_RAW_PARTS}: nothing would keep the memory at {written(address)}: pass owner=, the object that frees "
+            f"the memory when it is dropped"
+        )
+    inner = owner.value if isinstance(owner, Arc) else owner
+    if isinstance(inner, (DeviceBox, DevicePointer)):  # oxide's own memory
+        allocation = inner._allocation
+        return _part(allocation, address - allocation.address, sizes, resolved, nbytes, inner._known)
+    if isinstance(inner, np.ndarray):
+        _require_inside(inner, address, nbytes)
+    return _foreign(address, sizes, resolved, nbytes, owner)
+
+
+def _require_inside(array: np.ndarray[Any, Any], address: int, nbytes: int) -> None:
+    """Checks the ``nbytes`` bytes at ``address`` if they begin inside of ``array``: raises ``ValueError`` if they end
+    after the array, or if the array is read-only."""
+    first, after = byte_bounds(array)
+    if not first <= address < after:
+        return  # an array may keep other memory alive
+    if address + nbytes > after:
+        raise ValueError(
+            f"{_RAW_PARTS}: {byte_count(nbytes)} at byte {address - first} overrun the owner, an array of "
+            f"{byte_count(after - first)}"
+        )
+    if not array.flags.writeable:
+        raise ValueError(f"{_RAW_PARTS}: the owner is a read-only array, and boxes can be written: pass a copy")
+
+
+def _part(
+    allocation: Allocation,
+    offset: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    nbytes: int,
+    known: Known | None,
+) -> DeviceBox:
+    """Returns a box on a part of an allocation. Raises ``ValueError`` if the part does not lie inside the allocation or
+    is not aligned."""
+    what = f"{_RAW_PARTS}: {'x'.join(map(str, shape)) or 'a scalar'} {dtype_name(dtype)}, {byte_count(nbytes)}"
+    if offset < 0 or offset + nbytes > allocation.nbytes:
+        raise ValueError(
+            f"{what}, at byte {offset} overruns the allocation of {byte_count(allocation.nbytes)} that the pointer "
+            f"points into; allocate more, or give a smaller shape"
+        )
+    if nbytes and (allocation.address + offset) % dtype.alignment:
+        raise ValueError(f"{what}, begins at byte {offset}, and its elements lie at multiples of {dtype.alignment}")
+    box = DeviceBox(allocation, shape, dtype, offset)
+    box._known = known
+    return box
+
+
+def _foreign(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, owner: object) -> DeviceBox:
+    """Returns a box on memory that ``owner`` keeps alive. Raises ``DeviceError`` for unregistered memory of oxide's
+    own: two allocations on it would have two histories. On registered memory, the box shares the existing
+    allocation."""
+    runtime = current_runtime()
+    layout = ForeignLayout(_RAW_PARTS, address, shape, None, dtype)
+    if nbytes and not runtime.shared_ranges.overlapping(address, nbytes):
+        for device in runtime.devices:
+            for begin, (size, *_) in list(device.live.items()):
+                if begin < address + nbytes and address < begin + size:
+                    raise DeviceError(
+                        f"{_RAW_PARTS}: {byte_count(nbytes)} at {address:#x} lie in a box of oxide's own, whose uses "
+                        f"are ordered with the box: pass the DevicePointer, or the box as owner="
+                    )
+    return box_on(runtime, layout, None, lambda: owner, _RAW_PARTS, written=False)
 
 
 # The methods of DeviceBox

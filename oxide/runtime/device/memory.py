@@ -1,8 +1,4 @@
-"""Device memory that records its uses.
-
-An allocation remembers its last write and the reads since then, each with its stream and its place on that stream. That
-is enough to order any two operations on any two streams, and to free the memory only after its last use.
-"""
+"""``DeviceBox``: an array in device memory, its views and its division into tiles."""
 
 from __future__ import annotations
 
@@ -10,207 +6,32 @@ import math
 import operator
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
 import numpy as np
 
 from oxide import core
 from oxide.compiler.signature.untyped_arguments import of_box
-from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.errors import DeviceError
 from oxide.language.types import of_dtype
 from oxide.locks import refuse_inside
 from oxide.messages import byte_count, dtype_name, written
-from oxide.runtime.device.out_of_memory import allocate_when_free
-from oxide.runtime.device.reclaim import dropped
+from oxide.runtime.device.allocation import Allocation
+from oxide.runtime.device.device_state import not_in_force
+from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.device.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
-from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from oxide.language.types import ScalarType
-    from oxide.runtime.device.address_ranges import Known
-    from oxide.runtime.device.partition import Partition
+    from oxide.runtime.device.device_state import DeviceState
     from oxide.runtime.device.pointer import DevicePointer
-    from oxide.runtime.device.runtime import Device
-    from oxide.runtime.device.timeline import Timeline
 
 _NUMBERS: Final = "biufc"  # the kinds of NumPy's numbers
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
-
-
-@final
-class Allocation(core.Allocation):
-    """A piece of device memory and its uses. Methods that order or record uses must be called with the runtime's
-    submission lock held.
-
-    ``address`` is 0 while there is no memory, ``adopted`` is True for another library's. ``owners`` has the address,
-    the size and the owner of each range of such memory. ``known`` is a weak reference to the allocation's entry in
-    ``address_ranges``. ``reads`` are the reads since the last write, by stream. ``claims`` are declared uses whose work
-    is being submitted. ``visible`` is the token of the run that made it, if that run may be dropped."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
-    ) -> None:
-        """Creates an allocation without memory: see ``obtain``. Messages name it by ``shape`` and ``dtype``."""
-        self.device = timeline.device
-        self.home = timeline
-        self.nbytes = nbytes
-        self.shape = shape
-        self.dtype = dtype
-        self.owners = ()
-        self.claims = ()
-
-    def obtain(self) -> None:
-        """Allocates the memory on the stream of ``home``. This counts as the first write, so other streams wait for it.
-
-        If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again
-        (``out_of_memory``). Raises ``OutOfMemoryError`` with a list of the boxes that take the memory. Call it without
-        the submission lock.
-        """
-        timeline, nbytes = self.home, self.nbytes
-        if nbytes:
-            try:  # assigned in the same statement, so that an interrupt cannot leak the address
-                self.address = timeline.driver.allocate(nbytes, timeline.handle)
-            except OutOfMemoryError:
-                self.obtain_when_free()
-            else:
-                self._obtained()
-
-    def obtain_when_free(self) -> None:
-        """Does what ``obtain`` does after the driver has found no memory."""
-        self.address = allocate_when_free(self.home, self.nbytes)
-        self._obtained()
-
-    def _obtained(self) -> None:
-        self.note_write(self.home, self.home.advance())
-        self.device.live[self.address] = (self.nbytes, self.shape, self.dtype)
-
-    @staticmethod
-    def of_another_library(
-        timeline: Timeline,
-        address: int,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        owner: object,
-        written: tuple[Timeline, int] | None,
-        nbytes: int,
-    ) -> Allocation:
-        """Returns an allocation for memory that ``owner`` keeps alive, None if the allocation's entry in
-        ``address_ranges`` keeps the owner. ``written`` is the timeline and position of the last write, or None if the
-        device is past that write. The driver must have adopted the memory."""
-        allocation = Allocation(timeline, nbytes, shape, dtype)
-        allocation.adopted = True
-        allocation.owners = ((address, allocation.nbytes, owner),)
-        allocation.address = address
-        if written is not None:
-            allocation.note_write(*written)
-        return allocation
-
-    def known_to_others(self) -> Known | None:
-        """Returns the allocation's entry in ``address_ranges``, or None. The entry stays there as long as the returned
-        object is referenced."""
-        return self.known() if self.known is not None else None
-
-    def extend(self, address: int, nbytes: int) -> None:
-        """Adds another library's memory that overlaps this allocation. Its uses are ordered with this allocation's uses
-        from now on."""
-        self.owners += ((address, nbytes, None),)
-
-    def note_foreign_write(self, timeline: Timeline) -> None:
-        """Records that another library made ``timeline`` wait for its work on this memory. Later uses run after that
-        work."""
-        for other, position in self.uses():
-            timeline.wait_for(other, position)
-        self.note_write(timeline, timeline.advance())
-
-    def order_read(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write. Raises ``OrderingError`` if strict ordering forbids the wait, or if
-        another stream has claimed the memory for writing."""
-        if self.claims:
-            self._refuse_claimed(timeline, writes=False)
-        self._after_write(timeline, "read")
-
-    def order_write(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` if strict ordering
-        forbids the wait, or if another stream has claimed the memory."""
-        if self.claims:
-            self._refuse_claimed(timeline, writes=True)
-        if self.written_by is not timeline:
-            self._after_write(timeline, "written")
-        for reader, position in self.reads.items():
-            if reader is not timeline:
-                self._wait(timeline, reader, position, "written", "read")
-
-    def claim(self, timeline: Timeline, *, writes: bool) -> None:
-        """Declares that from now until ``settle`` the memory is used on ``timeline`` by work unknown to oxide.
-        ``writes`` tells whether this work may write."""
-        self.claims += ((timeline, writes),)
-
-    def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
-        """Ends a claim and records the claimed use. All work of the claim must precede ``position``."""
-        self._end_claim(timeline, writes)
-        (self.note_write if writes else self.note_read)(timeline, position)
-
-    def _end_claim(self, timeline: Timeline, writes: bool) -> None:
-        claims = list(self.claims)
-        claims.remove((timeline, writes))
-        self.claims = tuple(claims)
-
-    def uses(self) -> tuple[tuple[Timeline, int], ...]:
-        """Returns the last write and the reads since, each as a timeline and a position."""
-        written = () if self.written_by is None else ((self.written_by, self._written_at),)
-        return (*written, *self.reads.items()) if self.reads else written
-
-    def is_held(self) -> bool:
-        """Returns whether there is memory to free."""
-        return self.address != 0
-
-    def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
-        """Returns ``uses``, or an empty tuple if every use was on the allocation's own stream and the memory was never
-        exported: a free that is submitted to this stream then runs after all uses."""
-        home = self.home
-        at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
-        return () if at_home and not self.exported else self.uses()
-
-    def _after_write(self, timeline: Timeline, use: str) -> None:
-        other = self.written_by
-        if other is None or other is timeline:
-            return
-        if self._written_at <= other.seen:  # as ``wait_for`` checks, without the call: most uses are over
-            self.device.runtime.counters.waits_avoided.add()
-        else:
-            self._wait(timeline, other, self._written_at, use, "written")
-
-    def _wait(self, timeline: Timeline, other: Timeline, position: int, use: str, earlier: str) -> None:
-        if self.device.runtime.ordering == "strict" and not timeline.is_after(other, position):
-            raise OrderingError(
-                f"{self.label} is {use} on {timeline.label} and was {earlier} on {other.label}, and nothing orders the "
-                f"two: run both on one stream, await or synchronise the earlier one, or join the streams; "
-                f"OXIDE_ORDERING=wait makes the later one wait by itself"
-            )
-        if timeline.wait_for(other, position):
-            tracer = points.tracer
-            if tracer is not None:
-                tracer.caused(f"memory is {use} that was {earlier} on the other stream")
-
-    def _refuse_claimed(self, timeline: Timeline, *, writes: bool) -> None:
-        for claimant, claims_write in self.claims:
-            if claimant is not timeline and (writes or claims_write):
-                raise OrderingError(
-                    f"{self.label} would be {'written' if writes else 'read'} on {timeline.label} while an operation "
-                    f"that declared {'ctx.writes' if claims_write else 'ctx.reads'} of it is still being submitted to "
-                    f"{claimant.label}: start one after the other has been submitted, or give each its own box"
-                )
-
-    @property
-    def label(self) -> str:
-        """Returns the allocation's name for messages."""
-        shape = "x".join(map(str, self.shape)) or "scalar"
-        what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
-        return f"box {what} at {self.address:#x}"
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
@@ -267,9 +88,7 @@ class DeviceBox(core.DeviceBox):
         owns the memory, or if this array is read-only. Raises ``BufferError`` for an impossible address, and
         ``DeviceError`` for an address in oxide's own memory that neither the owner nor another library shares.
         """
-        from oxide.runtime.device.pointer import box_of
-
-        return box_of(pointer, shape, dtype, owner)
+        return sharing.load().box_of(pointer, shape, dtype, owner)
 
     # ``shape``, ``dtype``, ``size``, ``nbytes`` and ``ptr`` are read-only, as they determine the memory that a kernel
     # may access.
@@ -326,10 +145,8 @@ class DeviceBox(core.DeviceBox):
         """
         if self.device.kind != "cpu":
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
-        from oxide.runtime.device.interop import host_array
-
         refuse_inside()
-        return host_array(self)
+        return sharing.load().host_array(self)
 
     def _span(self) -> tuple[int, int]:
         """Returns the addresses where the elements begin and end."""
@@ -352,8 +169,6 @@ class DeviceBox(core.DeviceBox):
         Raises ``TypeError`` for a shape that is not of integers, and ``ValueError`` for another number of axes than the
         box has, or for a length below 1.
         """
-        from oxide.runtime.device.partition import Partition  # imported here, as that module imports this one
-
         return Partition(self, tile_shape)
 
     def split(self, rows: int) -> tuple[DeviceBox, ...]:
@@ -419,9 +234,7 @@ class DeviceBox(core.DeviceBox):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        from oxide.runtime.device.interop import cuda_array_interface
-
-        return cuda_array_interface(self)
+        return sharing.load().cuda_array_interface(self)
 
     def copy_to_host(self) -> NoReturn:
         """Raises an ``AttributeError`` that names ``d2h``. Arrays of numba-cuda have a method ``copy_to_host``."""
@@ -448,9 +261,7 @@ class DeviceBox(core.DeviceBox):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Returns the box's device as DLPack's type and number."""
-        from oxide.runtime.device.interop import dlpack_device
-
-        return dlpack_device(self.device)
+        return sharing.load().dlpack_device(self.device)
 
     def __dlpack__(
         self,
@@ -468,10 +279,8 @@ class DeviceBox(core.DeviceBox):
         ``copy`` is True, for a dtype that DLPack has no type for and for a ``stream`` that the device cannot have;
         ``TypeError`` for arguments of other types.
         """
-        from oxide.runtime.device.interop import to_dlpack
-
         refuse_inside()
-        return to_dlpack(self, stream, max_version, dl_device, copy)
+        return sharing.load().to_dlpack(self, stream, max_version, dl_device, copy)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceBox cannot be pickled or copied by copy; d2h brings it to the host, dup copies it")
@@ -492,6 +301,85 @@ class DeviceBox(core.DeviceBox):
             ("device", self.device.label),
         ]
         return table(rows + ([] if self.is_contiguous else [("strides", str(self.strides))]), "oxide.DeviceBox")
+
+
+@final
+class Partition:
+    """A box divided into tiles of one shape. ``box.partition(shape)`` makes it, and ``unpartition()`` returns the
+    box."""
+
+    __slots__ = ("_box", "_tile_shape")
+
+    def __init__(self, box: DeviceBox, tile_shape: int | tuple[int, ...]) -> None:
+        self._tile_shape: tuple[int, ...] = parse_tile_shape(tile_shape, box.shape)
+        self._box = box
+
+    @property
+    def box(self) -> DeviceBox:
+        """Returns the box."""
+        return self._box
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """Returns the shape of each tile."""
+        return self._tile_shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the box."""
+        return self._box.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the elements' type."""
+        return self._box.dtype
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Returns the number of tiles along each axis."""
+        return grid_of(self._box.shape, self._tile_shape)
+
+    def unpartition(self) -> DeviceBox:
+        """Returns the box, as ``box`` does."""
+        return self._box
+
+    def __repr__(self) -> str:
+        return f"<oxide.Partition of {self._box!r} in tiles of {self._tile_shape}>"
+
+
+class Sharing(Protocol):
+    """Memory that is shared with other libraries: what boxes and launches need of ``interop.py``."""
+
+    def box_of(
+        self, pointer: Any, shape: object, dtype: ScalarType | np.dtype[Any] | type | str, owner: object
+    ) -> DeviceBox: ...
+
+    def cuda_array_interface(self, box: DeviceBox) -> dict[str, Any]: ...
+
+    def dlpack_device(self, device: Any) -> tuple[int, int]: ...
+
+    def from_cuda_array_interface(self, x: Any) -> DeviceBox: ...
+
+    def from_dlpack(self, x: Any) -> DeviceBox: ...
+
+    def host_array(self, box: DeviceBox) -> NDArray[Any]: ...
+
+    def to_dlpack(
+        self,
+        box: DeviceBox,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> object: ...
+
+
+class _Loader:
+    load: Callable[[], Sharing]
+
+
+sharing: Final = _Loader()
+"""Loads the implementation, which few programs need: ``oxide/__init__.py`` says where it is."""
 
 
 _LARGEST = 2**63 - 1
@@ -519,18 +407,16 @@ def parse_shape(shape: object, what: str) -> tuple[int, ...]:
     return tuple(result)
 
 
-def require_runtime(box: DeviceBox, device: Device, what: str) -> None:
+def require_runtime(box: DeviceBox, device: DeviceState, what: str) -> None:
     """Raises ``DeviceError`` if the box belongs to another runtime than ``device``, where the operation runs."""
     runtime = box._allocation.device.runtime
     if runtime is not device.runtime:
-        from oxide.runtime.device.runtime import current_runtime, not_in_force
-
-        if runtime is current_runtime():
+        if runtime.is_in_force:
             raise not_in_force(f"{what}: the stream that the operation runs on", "make one with device.new_stream()")
         raise not_in_force(f"{what}: the box", "make a new one, with h2d from the host's data")
 
 
-def require_device(box: DeviceBox, device: Device, what: str) -> None:
+def require_device(box: DeviceBox, device: DeviceState, what: str) -> None:
     """Raises ``DeviceError`` if the box lives on another device."""
     if box._allocation.device is not device:
         require_runtime(box, device, what)
@@ -558,4 +444,4 @@ def require_data(dtype: np.dtype[Any], what: str) -> None:
         require_number(dtype, what)
 
 
-core.setup(Allocation=Allocation, DeviceBox=DeviceBox, OutOfMemoryError=OutOfMemoryError, dropped=dropped)
+core.setup(DeviceBox=DeviceBox)

@@ -22,7 +22,7 @@ from oxide.runtime.loop.event_loops import running_loop_name
 from oxide.runtime.loop.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.device_state import DeviceState
     from oxide.runtime.device.timeline import Timeline
 
 PATIENCE_SECONDS = 2.0
@@ -59,7 +59,7 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _sweep(device: Device) -> bool:
+def _sweep(device: DeviceState) -> bool:
     """Frees the memory that is no longer in use. Returns whether work is in flight whose end may free more memory."""
     results = False
     for loose in device.loose.copy():
@@ -67,7 +67,7 @@ def _sweep(device: Device) -> bool:
     return device.runtime.reclaimer.make_room(device) or results
 
 
-def _holdings(device: Device) -> str:
+def _holdings(device: DeviceState) -> str:
     """Returns a description of what holds the memory: the largest kinds of boxes, the work in flight, the pooled
     memory."""
     runtime = device.runtime

@@ -1,58 +1,11 @@
-"""``Partition``: a box divided into tiles, for tile kernels. The name is cuTile's."""
+"""The shapes of tiles that a box is divided into."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any, SupportsIndex, final
-
-import numpy as np
+from typing import Any, SupportsIndex
 
 from oxide.messages import written
-from oxide.runtime.device.memory import DeviceBox
-
-
-@final
-class Partition:
-    """A box divided into tiles of one shape. ``box.partition(shape)`` makes it, and ``unpartition()`` returns the
-    box."""
-
-    __slots__ = ("_box", "_tile_shape")
-
-    def __init__(self, box: DeviceBox, tile_shape: int | tuple[int, ...]) -> None:
-        self._tile_shape: tuple[int, ...] = parse_tile_shape(tile_shape, box.shape)
-        self._box = box
-
-    @property
-    def box(self) -> DeviceBox:
-        """Returns the box."""
-        return self._box
-
-    @property
-    def tile_shape(self) -> tuple[int, ...]:
-        """Returns the shape of each tile."""
-        return self._tile_shape
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Returns the shape of the box."""
-        return self._box.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Returns the elements' type."""
-        return self._box.dtype
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Returns the number of tiles along each axis."""
-        return grid_of(self._box.shape, self._tile_shape)
-
-    def unpartition(self) -> DeviceBox:
-        """Returns the box, as ``box`` does."""
-        return self._box
-
-    def __repr__(self) -> str:
-        return f"<oxide.Partition of {self._box!r} in tiles of {self._tile_shape}>"
 
 
 def grid_of(shape: tuple[int, ...], tile_shape: tuple[int, ...]) -> tuple[int, ...]:

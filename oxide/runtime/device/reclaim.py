@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 from oxide.driver.base import Driver, EventHandle, GraphHandle, provided
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.locks import RUNTIME_LOCK, held_error, refuse_inside
+from oxide.runtime.device.allocation import Allocation, dropped
 from oxide.runtime.loop.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
     from oxide.runtime.device.dead_work import Run
-    from oxide.runtime.device.memory import Allocation
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.device_state import DeviceState
     from oxide.runtime.device.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -44,9 +44,8 @@ _FEW: Final = 64  # as many items as are finalised within a fraction of a millis
 
 _MOST_BESIDE = 32  # the most separate streams for frees: there is one for each set of streams that frees wait for
 
-dropped: Final[deque[Allocation]] = deque()
-"""Unreferenced allocations of all runtimes. The finaliser of an allocation appends it; ``collect`` removes it."""
-
+settle: Final[list[Callable[[], None]]] = []
+"""Waits for the work of the runtime in force: ``runtime.py`` adds the function."""
 collectors: Final[list[Callable[[], None]]] = []
 """Functions that ``collect`` calls first. The function of ``dlpack`` drops boxes that other libraries have released."""
 
@@ -63,11 +62,9 @@ def drain() -> None:
     allocated. If the driver reports an error when dropped work is waited for or dropped memory is freed, tries again,
     and raises the second such ``DeviceError``.
     """
-    from oxide.runtime.device import runtime
-
     refuse_inside()
-    if runtime._current is not None:
-        runtime._current.settle()
+    for function in settle:
+        function()
 
 
 def collect(until: float = math.inf) -> None:
@@ -209,7 +206,7 @@ class Reclaimer:
             self._events, self._graphs,
         )  # fmt: skip
         """Each is empty if nothing is pending there. Every submission looks."""
-        self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
+        self._beside: dict[tuple[DeviceState, bool, frozenset[Timeline]], Timeline] = {}
 
     # The life of a submission. ``hold`` keeps a strong reference to what it uses from the start, so that a finaliser
     # never has to resurrect an object.
@@ -262,7 +259,7 @@ class Reclaimer:
         cancelled = self._limbo.size() + len(self._in_flight) - in_flight
         return in_flight, cancelled, len(retired), sum(allocation.nbytes for allocation in retired)
 
-    def make_room(self, device: Device) -> bool:
+    def make_room(self, device: DeviceState) -> bool:
         """Sweeps for an allocation that found no memory. Returns whether more may be freed soon: dropped or cancelled
         work is in flight on the device, or another thread is sweeping."""
         turn = threading.Lock()
@@ -277,7 +274,7 @@ class Reclaimer:
             except DeviceError:
                 return False
 
-    def streams_of_dropped_work(self, device: Device) -> set[Timeline]:
+    def streams_of_dropped_work(self, device: DeviceState) -> set[Timeline]:
         """Returns the streams of a device on which frees and cancelled work are in flight, whose end frees memory."""
         waiting = {*self._freeing.copy(), *self._limbo.timelines()}
         return {timeline for timeline in waiting if timeline.device is device}

@@ -6,24 +6,27 @@ replaces it by a runtime with the caller's driver: the tests install a recording
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
 import sys
+import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Protocol, final, runtime_checkable
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority, provided
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside, unheld
 from oxide.messages import written
+from oxide.runtime.device import reclaim
 from oxide.runtime.device.address_ranges import AddressRanges
+from oxide.runtime.device.counters import Counters
 from oxide.runtime.device.fault_records import FaultPages, FaultRecordPool
 from oxide.runtime.device.forking import watch_forks
 from oxide.runtime.device.reclaim import Reclaimer
 from oxide.runtime.device.staging_ring import StagingRing
-from oxide.runtime.device.statistics import Counters
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.host_memory.pinned import PinnedPool
 from oxide.runtime.tracepoints import points
@@ -31,7 +34,6 @@ from oxide.uninterrupted import forked_error, unforked
 from oxide.weak_table import WeakTable
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.policy import SchedulingPolicy
     from oxide.runtime.device.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
@@ -168,10 +170,21 @@ class Device:
                 self.driver.destroy_event(self.spare_events.popleft())
 
 
+@runtime_checkable
+class SchedulingPolicy(Protocol):
+    """A policy that picks streams. It is called once for each operation that is run, from any thread."""
+
+    def next_stream(self, device: Device) -> Stream:
+        """Returns the stream of ``device`` for the next operation. A stream of another device is refused, unless the
+        policy was given to ``op.schedule``: the operation then runs on the stream's device."""
+
+
 @final
 class Runtime:
     """The state of one installed driver. ``configure`` may be called again at any time."""
 
+    default_policy: ClassVar[type[SchedulingPolicy]]
+    """Makes the policy if none is given. ``scheduling.py``, which has oxide's policies, sets it."""
     default_device: Device
     devices: tuple[Device, ...]
     policy: SchedulingPolicy
@@ -202,9 +215,6 @@ class Runtime:
         ordering: OrderingMode | None = None,
     ) -> None:
         """Applies the arguments of ``init_device_contexts``. If one of them is wrong, raises and changes nothing."""
-        from oxide.runtime.device.policy import SchedulingPolicy
-        from oxide.runtime.device.scheduling import PolicyOf, StreamPoolRoundRobin
-
         found = len(self._found)
         count = found if num_devices is None else num_devices
         kind = self.driver.name
@@ -228,7 +238,7 @@ class Runtime:
                 f"policy is {type(policy).__name__} {written(policy):.80}; it must have a method next_stream(device), "
                 "as StreamPoolRoundRobin(4) and SingleStream() have"
             )
-        if isinstance(policy, PolicyOf):
+        if getattr(policy, "asks_the_runtime", False):
             raise TypeError(
                 f"policy is {policy!r}, which takes its streams from the runtime's policy and cannot be that itself; "
                 "default_device is the device that operations run on, and policy_of is for op.schedule"
@@ -238,7 +248,7 @@ class Runtime:
         # A default device past num_devices widens the list, so that the user's device numbers stay valid.
         self.devices = self._found[: max(count, default_device + 1)]
         self.default_device = self.devices[default_device]
-        self.policy = policy if policy is not None else StreamPoolRoundRobin()
+        self.policy = policy if policy is not None else self.default_policy()
         self.completion = mode
         self.ordering = order
 
@@ -278,6 +288,32 @@ class Runtime:
         for trim in trims:
             with contextlib.suppress(DeviceLostError):  # the memory is freed when the process ends
                 trim()
+
+    @property
+    def is_in_force(self) -> bool:
+        """Returns whether this is the current runtime."""
+        return self is _current
+
+    def cut_off(self, driver: Any) -> None:
+        """Makes ``driver``, whose calls raise, the driver of this runtime in a forked child."""
+        global _lock
+        _lock = new_lock()
+        atexit.unregister(self.driver.close)
+        self.forked = True
+        self.reclaimer._driver = driver
+        self.reclaimer._turn = threading.Lock()
+        for part in (self.pinned, self.fault_records):
+            part._driver = driver
+            part._lock._at_fork_reinit()
+        self.fault_pages._driver = driver
+        for device in self._found:
+            device.lost = forked_error()
+            device.staging.renew_lock()
+            for timeline in device._timelines:
+                timeline.driver = driver
+                timeline.lane = None
+            device.driver = driver
+        self.driver = driver
 
     def close(self) -> None:
         """Waits for pending work, then frees everything."""
@@ -348,11 +384,6 @@ def _set_up(
     unforked(set_up)
 
 
-def not_in_force(what: str, hint: str) -> DeviceError:
-    """Returns the error for an object of a runtime that is not the current one."""
-    return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
-
-
 def devices() -> tuple[Device, ...]:
     """Returns the devices that are set up, in the order of their numbers: all devices, unless ``init_device_contexts``
     limited them."""
@@ -417,6 +448,12 @@ def _trace(runtime: Runtime) -> None:
         tracer.attach(runtime)
 
 
+def _settle() -> None:
+    if _current is not None:
+        _current.settle()
+
+
+reclaim.settle.append(_settle)
 _previous: list[Runtime | None] = []
 
 

@@ -1,5 +1,5 @@
-"""Scheduling: picks the device and the stream that an operation runs on. ``policy.py`` declares the protocol of
-policies."""
+"""Scheduling: picks the device and the stream that an operation runs on. ``SchedulingPolicy`` in ``runtime.py`` is the
+protocol of policies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.errors import DeviceError
 from oxide.locks import new_lock, unheld
 from oxide.messages import written
-from oxide.runtime.device.policy import SchedulingPolicy
-from oxide.runtime.device.runtime import Device, Runtime, current_runtime, not_in_force
+from oxide.runtime.device.device_state import not_in_force
+from oxide.runtime.device.runtime import Device, Runtime, SchedulingPolicy, current_runtime
 from oxide.runtime.device.stream import Stream, require_priority
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class SingleStream:
 
 @final
 class PolicyOf:
-    """The policy that ``policy_of`` returns."""
+    """The policy that ``policy_of`` returns. It cannot be the runtime's own, which it asks."""
+
+    asks_the_runtime = True
 
     def __init__(self, device: int | Device) -> None:
         self._placement = require_placement(device, "policy_of")
@@ -166,3 +168,6 @@ def placed_number(placement: int | Device | None) -> int:
     """Returns the number of a device that a user named."""
     assert placement is not None
     return placement.id if isinstance(placement, Device) else placement
+
+
+Runtime.default_policy = StreamPoolRoundRobin

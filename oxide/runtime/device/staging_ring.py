@@ -15,7 +15,7 @@ from oxide.runtime.host_memory.copy_pool import copy_pool
 from oxide.runtime.host_memory.moves import Moves
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.device_state import DeviceState
     from oxide.runtime.device.timeline import Timeline
 
 CHUNK_BYTES = 1 << 20
@@ -76,7 +76,7 @@ class StagingRing:
     ring, the chunks are small. If ``prepare`` makes it, they are larger. A task that awaits a large copy has a thread
     call ``prepare``."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceState) -> None:
         self._device = device
         self._turns = Turns()
         self.chunk = CHUNK_BYTES

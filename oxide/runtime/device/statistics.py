@@ -1,12 +1,10 @@
-"""Statistics of the runtime since it was set up: ``oxide.statistics()``, and the counters behind it."""
+"""Statistics of the runtime since it was set up: ``oxide.statistics()``."""
 
 from __future__ import annotations
 
-from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import NamedTuple, final
 
-if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Runtime
+from oxide.runtime.device.runtime import Runtime, current_runtime
 
 
 @final
@@ -62,41 +60,8 @@ class Statistics(NamedTuple):
         return self.submitted - self.completed - self.cancelled
 
 
-@final
-class Counter:
-    """A counter to which any thread and any finaliser may add without losing a count: ``add`` is one call of a C
-    iterator, in 40 ns."""
-
-    __slots__ = ("_count", "add")
-
-    def __init__(self) -> None:
-        self._count = count()
-        self.add = self._count.__next__
-
-    @property
-    def value(self) -> int:
-        """Returns the number of calls of ``add``."""
-        # The iterator's ``repr`` is the only way to read it without advancing it.
-        return int(repr(self._count)[len("count(") : -1])
-
-
-@final
-class Counters:
-    """The counters of one runtime."""
-
-    __slots__ = ("cancelled", "completed", "waits_avoided", "waits_inserted")
-
-    def __init__(self) -> None:
-        self.completed = Counter()
-        self.cancelled = Counter()
-        self.waits_inserted = Counter()
-        self.waits_avoided = Counter()
-
-
 def statistics() -> Statistics:
     """Returns the statistics of the current runtime. Does not wait, and calls no driver."""
-    from oxide.runtime.device.runtime import current_runtime
-
     return statistics_of(current_runtime())
 
 

@@ -20,7 +20,7 @@ from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.driver.base import StreamPriority
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.device_state import DeviceState
     from oxide.runtime.device.timeline import Mark
 
 
@@ -47,11 +47,13 @@ class Stream(Dropping):
     its methods raise ``GraphError``.
     """
 
-    def __init__(self, device: Device, priority: StreamPriority = "normal", timeline: Timeline | None = None) -> None:
+    def __init__(
+        self, device: DeviceState, priority: StreamPriority = "normal", timeline: Timeline | None = None
+    ) -> None:
         """Makes a stream. With ``timeline``, wraps that timeline, which belongs to another library's stream."""
-        self.device = device
         self.drops_work: bool = device.driver.runs is not None
         self._timeline: Timeline = device.take_timeline(priority) if timeline is None else timeline
+        self.device = self._timeline.device
         self._loose = LooseResults(self._timeline)
         self._drop = partial(device.loose.discard, self._loose)  # holds the last reference after the discard
         device.loose.add(self._loose)
@@ -265,7 +267,7 @@ class LooseResults(core.LooseResults):
 class Event(Dropping):
     """A recorded point in a stream, with its time. ``stream.record_event()`` makes one."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceState) -> None:
         self._device = device
         self._timeline: Timeline | None = None  # the event covers the first ``_position`` positions of this timeline
         self._position = 0

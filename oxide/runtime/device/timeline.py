@@ -32,7 +32,7 @@ from oxide.runtime.loop.pace import Pace
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.device_state import DeviceState
 
 
 _FEW: Final = 8  # the most marks that are queried one by one
@@ -74,7 +74,7 @@ class Timeline(core.Timeline):
     """
 
     def __init__(
-        self, device: Device, handle: StreamHandle | None = None, *, priority: StreamPriority = "normal"
+        self, device: DeviceState, handle: StreamHandle | None = None, *, priority: StreamPriority = "normal"
     ) -> None:
         self.device = device
         self.driver = device.driver

@@ -168,11 +168,7 @@ class PinnedPool(core.PinnedPool):
     def acquire(self, nbytes: int) -> PinnedBuffer:
         """Returns a buffer of at least ``nbytes``, and page-locks it now if none is free. Raises ``OutOfMemoryError``
         if there is no room."""
-        capacity = _capacity(nbytes)
-        with unheld(self._lock):
-            self._collect()
-            found = self._take(capacity, nbytes)
-        buffer = found or self._make(capacity, nbytes)
+        buffer = self.reuse(nbytes) or self._make(_capacity(nbytes), nbytes)
         if buffer is None:
             raise OutOfMemoryError(
                 f"{nbytes} bytes of page-locked memory were asked for, and there is no room: {self.describe()}. Drop "

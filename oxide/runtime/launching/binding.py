@@ -30,7 +30,7 @@ from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Param
 from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
 from oxide.errors import ArgumentError, LaunchError
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.memory import DeviceBox, sharing
 from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.launching.untyped import argument_type_of, converts
 from oxide.runtime.operations.operation import DeviceOperation
@@ -305,9 +305,8 @@ def _captured_box(special: Specialization, captured: Any) -> DeviceBox:
     if hasattr(type(value), "as_argument"):
         box: DeviceBox = value if isinstance(value, DeviceBox) else value.box
     else:
-        from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
-
-        box = (from_cuda_array_interface if hasattr(value, "__cuda_array_interface__") else from_dlpack)(value)
+        shares, has_interface = sharing.load(), hasattr(value, "__cuda_array_interface__")
+        box = (shares.from_cuda_array_interface if has_interface else shares.from_dlpack)(value)
     if box.as_argument().type != captured.type:
         raise LaunchError(
             f"kernel {special.description.name}: {captured.name}, an array from outside of the kernel, was "

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, get_overloads, overload
+from typing import TYPE_CHECKING, Any, cast, final, get_overloads, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.environment import drop_frames, without_frames
@@ -18,9 +18,20 @@ from oxide.errors import CompileError
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
+if TYPE_CHECKING:
+    from oxide.runtime.launching.tuning import Tuned
+    from oxide.runtime.operations.operation import DeviceOperation
+
+    @final
+    class LaunchableKernel(Kernel[DeviceOperation[tuple[Any, ...]], Tuned]):
+        """``Kernel`` for a type checker: with the types of the runtime, which the compiler does not know."""
+
+else:
+    LaunchableKernel = Kernel
+
 
 @overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
+def kernel(function: Callable[..., Any], /) -> LaunchableKernel: ...
 @overload
 def kernel(
     function: None = None,
@@ -39,10 +50,10 @@ def kernel(
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
     configs: Any = (),
-) -> Callable[[Callable[..., Any]], Kernel]: ...
+) -> Callable[[Callable[..., Any]], LaunchableKernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None, /, **options: Any
-) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+) -> LaunchableKernel | Callable[[Callable[..., Any]], LaunchableKernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
     A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``. A
@@ -90,10 +101,11 @@ kernel.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 @without_frames
-def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
+def _made(options: dict[str, Any], function: Callable[..., Any]) -> LaunchableKernel:
     launches = KernelLaunches()
     if os.environ.get("OXIDE_INTERPRET"):
         from oxide.runtime.launching import interpreting_all
 
         launches = interpreting_all.launches()
-    return Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)
+    made = Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)
+    return cast("LaunchableKernel", made)

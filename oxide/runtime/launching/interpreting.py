@@ -23,7 +23,7 @@ from oxide.environment import whole_number
 from oxide.errors import LaunchError
 from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.host_memory.pinned import PinnedBlock
 from oxide.runtime.submission.capture import InterpretedInGraphError
 

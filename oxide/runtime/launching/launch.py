@@ -35,7 +35,7 @@ from oxide.runtime.launching.specializing import is_typed_by_boxes, kinds, speci
 from oxide.runtime.launching.untyped import take_strides
 from oxide.runtime.loop.event_loops import blocked_loop_name
 from oxide.runtime.loop.turns import current_turn
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled
 from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -167,7 +167,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         """Binds and executes a launch with operations among its arguments. ``results`` are what they have yielded.
         Raises the errors for results that the kernel does not take."""
         kernel, special = self._kernel, self._specialization
-        kept = _filled(self._held, results)
+        kept = filled(self._held, results)
         compiled_beside(lambda: take_strides(special, kept))
         launch = KernelLaunch(kernel, self._config, kept, self._plan)
         launch.consume()
@@ -177,7 +177,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
                 "operation.and_then(lambda inner: inner)"
             )
         launch.execute(context)
-        return _filled(self._arguments, results)
+        return filled(self._arguments, results)
 
     def _refuse_device(self, device: Device) -> NoReturn:
         """Raises ``DeviceError`` for a launch that is not bound for a device: some of its boxes are on another."""
@@ -447,14 +447,14 @@ class KernelLaunches:
     def plan_for(self, kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
         """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""
         if not kernel.is_generic:
-            _consume(arguments)
+            consume(arguments)
             self.only = self.latest = self.plan_of(_typed(kernel, arguments, kernel.specialize))
             return self.only
         complete = len(arguments) == len(kernel.parameters)
         key = kinds(kernel, arguments) if complete else ()
         plan = self._by_kinds.get(key) if complete else None
         if plan is None:
-            _consume(arguments)
+            consume(arguments)
             if not complete:
                 raise wrong_count(kernel, arguments)
             for parameter, argument in zip(kernel.parameters, arguments, strict=True):
@@ -503,12 +503,6 @@ def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
     for part in parts:
         part.consume()
     return parts
-
-
-def _filled(arguments: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the arguments with the results of the operations among them."""
-    yielded = iter(results)
-    return tuple([next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments])
 
 
 def _recorded(special: Specialization, arguments: Sequence[Any], params: bytes, context: ExecutionContext) -> Launched:

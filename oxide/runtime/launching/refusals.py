@@ -30,17 +30,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.signature.annotations import Declared
 from oxide.compiler.signature.device_function import is_function
-from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter, UntypedParameter
 from oxide.errors import ArgumentError
 from oxide.host_arrays import upload_of
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.launching.binding import Held, words_for
 from oxide.runtime.launching.untyped import argument_type_of, converts
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, spec_of
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
@@ -102,10 +102,7 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         return None
     if isinstance(parameter, NumbaParameter | UntypedParameter):
         _check_untyped(parameter, argument)
-        if isinstance(argument, DeviceOperation):
-            return argument.spec()
-        given = argument.value if isinstance(argument, Arc) else argument
-        return BoxSpec(given.shape, given.dtype) if isinstance(given, DeviceBox) else None
+        return spec_of(argument)
     if parameter.kind == "function":
         if is_function(argument):
             if isinstance(parameter, Parameter) and parameter.lifted is not None:

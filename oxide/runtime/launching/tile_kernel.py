@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.options import wants_lines
+from oxide.compiler.signature.annotations import Names, default_values
 from oxide.compiler.signature.closures import exactly
-from oxide.compiler.signature.signature import Names, default_values
 from oxide.compiler.source.source import located, parameter_line
 from oxide.compiler.source.text import keep_text
 from oxide.compiler.specialization import Specialization
@@ -35,15 +35,16 @@ from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
+from oxide.runtime.device.memory import DeviceBox, Partition
+from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.refusals import refuse_shared_tensors
-from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
+from oxide.runtime.launching.tuning import Tuned, checked_configs, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
+from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.combinators import zip as both
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -136,9 +137,7 @@ class TileKernel:
 
         Raises ``ArgumentError`` and ``CompileError`` before anything is submitted.
         """
-        for each in (*args, *kwargs.values()):
-            if isinstance(each, DeviceOperation):
-                each.consume()  # now, so that an operation whose launch is refused does not warn
+        consume((*args, *kwargs.values()))
         try:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:
@@ -183,7 +182,8 @@ class TileKernel:
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
     ) -> Tuned:
         """Does what ``tune`` does, in a thread, so that the event loop keeps running."""
-        return await in_thread(lambda: self.tune(configs, *args, budget=budget, progress=progress, **kwargs))
+        search = functools.partial(self.tune, configs, *args, budget=budget, progress=progress, **kwargs)
+        return await current_loop().in_thread(search)
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
         """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns

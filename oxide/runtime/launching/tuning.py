@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -33,8 +33,7 @@ from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.operation import DeviceOperation
@@ -460,7 +459,8 @@ class Tuner:
         form = self._forms.get(repr(config))
         if form is None:
             form = self._forms[repr(config)] = self._kernel.with_options(config)
-        return form(*arguments)
+        launch: DeviceOperation[tuple[Any, ...]] = form(*arguments)
+        return launch
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
         """Does the work of ``Kernel.tune``."""
@@ -476,17 +476,10 @@ class Tuner:
         self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
     ) -> Tuned:
         """Does the work of ``Kernel.tune_async``."""
-        return await in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
+        return await current_loop().in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
 
     def load(self, path: str | os.PathLike[str]) -> int:
         """Does the work of ``Kernel.load_tuned``."""
         found = loaded(self._kernel, path)
         self._tuned |= found
         return len(found)
-
-
-async def in_thread(search: Callable[[], Tuned]) -> Tuned:
-    """Runs a search in a thread, while the event loop keeps running."""
-    found: list[Tuned] = []
-    await current_loop().in_thread(lambda: found.append(search()))
-    return found[0]

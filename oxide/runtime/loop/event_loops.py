@@ -14,7 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.errors import NoEventLoopError
 from oxide.weak_table import WeakTable
@@ -23,21 +23,18 @@ if TYPE_CHECKING:
     import asyncio
     from types import FrameType
 
+T = TypeVar("T")
+
 
 class EventLoop(ABC):
     """The loop that runs the current task."""
 
-    @abstractmethod
-    async def checkpoint_if_cancelled(self) -> None:
-        """Raises the loop's cancellation if the task is cancelled, else returns at once."""
-
-    @abstractmethod
-    async def checkpoint(self) -> None:
-        """Lets other tasks run. Raises the loop's cancellation."""
-
-    @abstractmethod
-    async def let_run(self) -> None:
-        """Lets other tasks run, and leaves a cancellation for the next checkpoint."""
+    checkpoint_if_cancelled: Callable[[], Coroutine[Any, Any, None]]
+    """Raises the loop's cancellation if the task is cancelled, else returns at once."""
+    checkpoint: Callable[[], Coroutine[Any, Any, None]]
+    """Lets other tasks run. Raises the loop's cancellation."""
+    let_run: Callable[[], Coroutine[Any, Any, None]]
+    """Lets other tasks run, and leaves a cancellation for the next checkpoint."""
 
     @abstractmethod
     def sleeper(self) -> Sleeper:
@@ -62,9 +59,9 @@ class EventLoop(ABC):
         loop has ended."""
 
     @abstractmethod
-    async def in_thread(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` in a thread and waits for the thread. After a cancellation the wait ends, and the thread
-        runs on."""
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` in a thread, waits for the thread and returns the result. After a cancellation the wait
+        ends, and the thread runs on."""
 
 
 class Sleeper(ABC):
@@ -214,15 +211,9 @@ class _TrioLoop(EventLoop):
     def __init__(self) -> None:
         import trio
 
-        self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled  # type: ignore[method-assign]
-        self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]
-        self.let_run = trio.lowlevel.cancel_shielded_checkpoint  # type: ignore[method-assign]
-
-    async def checkpoint_if_cancelled(self) -> None: ...
-
-    async def checkpoint(self) -> None: ...
-
-    async def let_run(self) -> None: ...
+        self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+        self.checkpoint = trio.lowlevel.checkpoint
+        self.let_run = trio.lowlevel.cancel_shielded_checkpoint
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()
@@ -269,10 +260,10 @@ class _TrioLoop(EventLoop):
 
         return call_soon
 
-    async def in_thread(self, function: Callable[[], None]) -> None:
+    async def in_thread(self, function: Callable[[], T]) -> T:
         import trio
 
-        await trio.to_thread.run_sync(function, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
 
 
 @final
@@ -394,8 +385,8 @@ class _AsyncioLoop(EventLoop):
 
         return call_soon
 
-    async def in_thread(self, function: Callable[[], None]) -> None:
-        await self._loop.run_in_executor(None, function)
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(None, function)
 
 
 @final

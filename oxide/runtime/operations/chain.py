@@ -20,7 +20,8 @@ from oxide.compiler.fusion import (
 from oxide.compiler.fusion import reason_against as kernels_reason
 from oxide.compiler.signature.signature import Parameter
 from oxide.runtime.awaiting.loading import ready_function
-from oxide.runtime.device.memory import Allocation, number_of_elements
+from oxide.runtime.device.allocation import Allocation
+from oxide.runtime.device.memory import number_of_elements
 from oxide.runtime.plan.nodes import Launched, Node, PlanNode
 from oxide.runtime.submission.submission import ExecutionContext
 

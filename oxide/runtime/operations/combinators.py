@@ -18,6 +18,8 @@ from oxide.runtime.operations.operation import (
     DeviceOperation,
     Spec,
     Value,
+    consume,
+    done,
     value,
 )
 from oxide.runtime.submission.capture import NotRecordable
@@ -50,8 +52,7 @@ UPLOADS: Final = 3  # the operation that it returns has an array read, by the de
 ROLES: Final = {id(value): HANDLES, id(Arc): HANDLES}
 """The roles of the package's own functions, by ``id``."""
 
-_NOTHING: Final = Value(None)
-_NOTHING.consume()
+_NOTHING: Final = done(None)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -224,9 +225,7 @@ def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: 
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order. Raises
     ``TypeError`` for an argument that is not an operation."""
-    for operation in operations:
-        if isinstance(operation, DeviceOperation):
-            operation.consume()  # all of them, even if one argument is then refused
+    consume(operations)
     for position, operation in enumerate(operations):
         if not isinstance(operation, DeviceOperation):
             raise TypeError(

@@ -23,10 +23,9 @@ from oxide.errors import ArgumentError, GraphError
 from oxide.messages import warn_caller, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
-from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.graph import AsGraph
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, Value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box, describe
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
@@ -35,7 +34,7 @@ from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.device.memory import Allocation
+    from oxide.runtime.device.allocation import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
     Flag = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
@@ -56,11 +55,10 @@ _warned: set[str] = set()  # the reasons for which a warning was given
 
 
 class _Conditional(DeviceOperation[T]):
-    """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
-    ``_labels`` in pictures and ``_details`` in notes."""
+    """The base of ``while_loop`` and ``cond``. The flag decides on ``_bodies``, which have ``_labels`` in pictures and
+    ``_details`` in notes."""
 
     _composed = _combines = True
-    _what: str
     _labels: tuple[str, ...]
     _details: tuple[str, ...]
     _line: str
@@ -80,8 +78,8 @@ class _Conditional(DeviceOperation[T]):
                 return part
             result = self._flag
         if frame.at == _FLAG:
-            flag = frame.data = _flag_of(result, context, self._what)
-            if not _is_supported(context, self._what):
+            flag = frame.data = _flag_of(result, context, self._called)
+            if not _is_supported(context, self._called):
                 frame.at = _HOST
             elif context.recording is None:
                 frame.at = _GRAPH
@@ -105,19 +103,17 @@ class _Conditional(DeviceOperation[T]):
         if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
             return None
         frame.at = _HOST
-        nothing: DeviceOperation[Any] = Value(None)
-        nothing.consume()
-        return nothing
+        return done(None)
 
     def _named(self, number: int) -> str:
         """Returns the name of a body for the errors of its recording."""
-        return f"{self._details[number] or 'the body'} of a {self._what}"
+        return f"{self._details[number] or 'the body'} of a {self._called}"
 
     def _recorded(self, number: int) -> Body:
-        return Body(self._bodies[number], self._named(number), self._what, self._details[number])
+        return Body(self._bodies[number], self._named(number), self._called, self._details[number])
 
     def _run_body(self, number: int, context: ExecutionContext) -> Any:
-        return _run_part(context, self._bodies[number], self._what, self._details[number])
+        return _run_part(context, self._bodies[number], self._called, self._details[number])
 
     def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
         """Records the conditional, and returns its result. ``recorded`` has the nodes and the result of each body,
@@ -131,7 +127,7 @@ class _Conditional(DeviceOperation[T]):
     def depict(self) -> Depiction:
         return (
             "graph",
-            self._what,
+            self._called,
             (self._line,),
             (("flag", self._flag), *zip(self._labels, self._bodies, strict=False)),
         )
@@ -139,7 +135,7 @@ class _Conditional(DeviceOperation[T]):
 
 @final
 class WhileLoop(_Conditional[T]):
-    _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
+    _called, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
 
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
         super().__init__(flag, body)
@@ -176,7 +172,7 @@ class WhileLoop(_Conditional[T]):
 
 @final
 class Cond(_Conditional[Any]):
-    _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
+    _called, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
     _details = ("branch then", "branch otherwise")
 
     def __init__(self, flag: Flag, *branches: DeviceOperation[Any]) -> None:
@@ -373,9 +369,7 @@ def cond(flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]
 def _check_parts(flag: Any, what: str, *operations: Any) -> None:
     """Checks the arguments of ``while_loop`` or ``cond``. First marks all operations as used, so that a refused
     operation does not warn when it is dropped."""
-    for each in (flag, *operations):
-        if isinstance(each, DeviceOperation):
-            each.consume()
+    consume((flag, *operations))
     for each in operations:
         if not isinstance(each, DeviceOperation):
             hint = "; call it, or wrap it: with_context(lambda context: …)" if callable(each) else ""
@@ -431,7 +425,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> tuple[T, list[Allocation]]:
     """Calls ``record`` with a context whose work is recorded and never runs. Returns the result, and the memory that
     was allocated."""
-    recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+    recording = Recording(context.stream, of_run=True, rehearses=True)
     inner = context.part(recording)
     try:
         with recording:

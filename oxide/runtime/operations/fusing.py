@@ -21,8 +21,8 @@ from oxide.compiler.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
 from oxide.messages import byte_count
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.launch_places import fused_place
-from oxide.runtime.device.memory import Allocation
 from oxide.runtime.operations.chain import (
     ALIGNMENT,
     Chain,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,8 +26,7 @@ from oxide.locks import unheld
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.memory import DeviceBox, Partition
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
@@ -573,7 +573,7 @@ class _Captured(core.Captured):
 
 def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
-    recording = Recording(require_stream(stream), allocates=True)
+    recording = Recording(require_stream(stream))
     context = ExecutionContext(stream, recording)
     try:
         with recording:
@@ -593,12 +593,44 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
     return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
 
 
+class Recorded(DeviceOperation[T]):
+    """An operation whose part is recorded before it is submitted: to the recording ``frame.data``, in the states
+    ``_recording`` of the frame. ``_recorded`` is the state after them."""
+
+    _composed = _combines = True
+    _recording: tuple[int, ...]
+    _recorded: int
+
+    @abstractmethod
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None: ...
+
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        if frame.at in self._recording and isinstance(error, Dropped):
+            frame.data.is_open = False
+        elif frame.at in self._recording:
+            self._leave_recording(frame)
+        return None
+
+    def pause(self, frame: Frame) -> None:
+        if frame.at in self._recording:
+            frame.data.suspend()
+
+    def resume(self, frame: Frame) -> None:
+        if frame.at in self._recording:
+            frame.data.__enter__()
+
+    def _leave_recording(self, frame: Frame) -> None:
+        frame.at = self._recorded
+        frame.data.__exit__(None, None, None)
+        frame.context.absorb(frame.inner)
+
+
 @final
-class AsGraph(DeviceOperation[T]):
+class AsGraph(Recorded[T]):
     """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
     graph once. The graph lives until the device is past the run."""
 
-    _composed = _combines = True
+    _recording, _recorded = (1,), 2
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
@@ -609,7 +641,7 @@ class AsGraph(DeviceOperation[T]):
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         context = frame.context
         if not frame.at:
-            frame.data = recording = Recording(context.stream, allocates=True, of_run=True)
+            frame.data = recording = Recording(context.stream, of_run=True)
             frame.inner = context.part(recording)
             frame.at = 1
             recording.__enter__()
@@ -617,29 +649,10 @@ class AsGraph(DeviceOperation[T]):
             return part
         recording = frame.data
         recording.results.clear()
-        self._end(frame)
+        self._leave_recording(frame)
         _instantiate(context, recording, []).launch(context, ())
         frame.result = result
         return None
-
-    def fail(self, frame: Frame, error: BaseException) -> None:
-        if frame.at == 1 and isinstance(error, Dropped):
-            frame.data.is_open = False
-        elif frame.at == 1:
-            self._end(frame)
-
-    def pause(self, frame: Frame) -> None:
-        if frame.at == 1:
-            frame.data.suspend()
-
-    def resume(self, frame: Frame) -> None:
-        if frame.at == 1:
-            frame.data.__enter__()
-
-    def _end(self, frame: Frame) -> None:
-        frame.at = 2
-        frame.data.__exit__(None, None, None)
-        frame.context.absorb(frame.inner)
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
@@ -647,7 +660,7 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
     operations."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
+    recording = Recording(require_stream(stream), rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:

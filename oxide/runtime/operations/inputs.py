@@ -9,12 +9,13 @@ import numpy as np
 
 from oxide.core import new_box
 from oxide.errors import DeviceError, GraphError
+from oxide.host_arrays import host_array
 from oxide.language.types import f32
 from oxide.messages import dtype_name, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, parse_shape, require_runtime
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation
-from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe, plain_array
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume
+from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def accepted(inputs: Sequence[DeviceBox], arguments: tuple[object, ...], device:
     """Checks the arguments of a launch, and returns the box, array or operation that fills each input. Raises
     ``TypeError`` for a wrong number of arguments and for an argument of a wrong type or dtype, ``ValueError`` for a
     wrong shape, and ``DeviceError`` for a box of another device."""
-    for argument in arguments:
-        if isinstance(argument, DeviceOperation):
-            argument.consume()  # even if the launch is refused: dropping the operation then does not warn
+    consume(arguments)
     if len(arguments) != len(inputs):
         declared = ", ".join([describe(box.shape, box.dtype) for box in inputs])
         raise TypeError(
@@ -132,7 +131,7 @@ def _source(number: int, box: DeviceBox, given: object, device: Device) -> Sourc
         return plain
     if not isinstance(plain, np.ndarray):
         raise TypeError(f"{_named(number, box)}, takes an array or a box, not {type(given).__name__} {written(given)}")
-    array: NDArray[Any] = plain if type(plain) is np.ndarray else plain_array(plain, "graph.launch")
+    array: NDArray[Any] = plain if type(plain) is np.ndarray else host_array(plain, "graph.launch")
     _check(number, box, array.shape, array.dtype)
     return array
 

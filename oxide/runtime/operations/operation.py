@@ -8,7 +8,7 @@ program is to see a host array: the array is filled first (``submission/walk.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
@@ -21,7 +21,9 @@ from oxide.core import run_blocking, run_through, submit_at_once
 from oxide.messages import warn_caller
 from oxide.runtime.awaiting import unrun
 from oxide.runtime.awaiting.future import DeviceFuture
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import described, origin, part_note
+from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
@@ -34,11 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.pictures import Picture
-    from oxide.runtime.device.arc import Arc
-    from oxide.runtime.device.memory import DeviceBox
-    from oxide.runtime.device.partition import Partition
-    from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.runtime import Device, Runtime
+    from oxide.runtime.device.memory import Partition
+    from oxide.runtime.device.runtime import Device, Runtime, SchedulingPolicy
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")
@@ -136,14 +135,10 @@ class DeviceOperation(Submittable[T_co]):
         ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or
         ``map``).
         """
-        from oxide.runtime.operations.combinators import unzip
-
-        return unzip(self, n)
+        return combinators.unzip(self, n)
 
     def arc(self) -> DeviceOperation[Arc[T_co]]:
         """Yields the result in an ``Arc``, to be shared by clones."""
-        from oxide.runtime.device.arc import Arc
-
         return self.map(Arc)
 
     def shared(self) -> DeviceOperation[T_co]:
@@ -408,10 +403,33 @@ class OfArguments(DeviceOperation[T_co]):
         return self.submit(context, *filled(self._arguments, results))
 
 
-def filled(arguments: tuple[Any, ...], results: list[Any]) -> list[Any]:
+def spec_of(given: object) -> Spec:
+    """Returns the spec of a box, of an ``Arc`` of a box, or of an operation's result; None if it is unknown."""
+    if isinstance(given, DeviceOperation):
+        return given.spec()
+    plain = given.value if isinstance(given, Arc) else given
+    return BoxSpec(plain.shape, plain.dtype) if isinstance(plain, DeviceBox) else None
+
+
+def consume(given: Iterable[object]) -> None:
+    """Marks the operations among arguments as used, so that none warns when it is dropped because another is
+    refused."""
+    for each in given:
+        if isinstance(each, DeviceOperation):
+            each.consume()
+
+
+def done(result: T) -> DeviceOperation[T]:
+    """Returns an operation that yields a result which is there, and that need not be run."""
+    operation = Value(result)
+    operation.consume()
+    return operation
+
+
+def filled(arguments: Iterable[Any], results: Iterable[Any]) -> tuple[Any, ...]:
     """Returns arguments with ``results`` in place of the operations among them."""
     yielded = iter(results)
-    return [next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments]
+    return tuple([next(yielded) if isinstance(each, DeviceOperation) else each for each in arguments])
 
 
 @final
@@ -425,11 +443,7 @@ class Value(core.Value, DeviceOperation[T]):
         def __init__(self, result: T) -> None: ...
 
     def spec(self) -> Spec:
-        from oxide.runtime.device.arc import Arc
-        from oxide.runtime.device.memory import DeviceBox
-
-        result = self._result.value if isinstance(self._result, Arc) else self._result
-        return BoxSpec(result.shape, result.dtype) if isinstance(result, DeviceBox) else None
+        return None if isinstance(self._result, DeviceOperation) else spec_of(self._result)
 
     def depict(self) -> Depiction:
         if isinstance(self.spec(), BoxSpec):

@@ -14,7 +14,7 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import find_device, placed_number, require_placement
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.operations.transfers import copy_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.submission.walk import Frame
@@ -26,8 +26,7 @@ class ToDevice(OfArguments[DeviceBox]):
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box
-        if isinstance(box, DeviceOperation):
-            box.consume()  # even if the device is then refused
+        consume([box])
         self._target = require_placement(device, "to_device")
         super().__init__(box)
         self._composed = True
@@ -46,7 +45,7 @@ class ToDevice(OfArguments[DeviceBox]):
         return _Arrival(source, find_device(frame.context.runtime, self._target))
 
     def spec(self) -> Spec:
-        return self._box.spec() if isinstance(self._box, DeviceOperation) else None
+        return spec_of(self._box)
 
     def depict(self) -> Depiction:
         return "copy", "to_device", (f"to device {written(placed_number(self._target))}",), (("", self._box),)

@@ -19,13 +19,13 @@ from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
-from oxide.runtime.operations.graph import discard
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, Value
+from oxide.runtime.operations.graph import Recorded, discard
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, done
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.submission.stops import Dropped, Unknown
+from oxide.runtime.submission.stops import Unknown
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.submission.walk import Frame
 
@@ -44,14 +44,14 @@ submits the upload."""
 
 
 @final
-class Planned(DeviceOperation[T]):
+class Planned(Recorded[T]):
     """The operation that ``planned`` and ``op.fused()`` return. ``fuses`` merges launches of elementwise kernels,
     ``branches`` uses several streams.
 
     The plan ends before the first function of the program that is to see the data of a recorded copy to the host: what
     is recorded is submitted, and the rest runs without a plan."""
 
-    _composed = _combines = True
+    _recording, _recorded = (_PLANS, _FUSED), _ENDED
 
     def __init__(self, source: DeviceOperation[T], *, fuses: bool, branches: bool) -> None:
         self._source = source
@@ -69,7 +69,7 @@ class Planned(DeviceOperation[T]):
             if recording is not None:  # a part of what is recorded
                 frame.at, frame.data = _RECORDED, len(recording.nodes)
             else:
-                recording = Recording(context.stream, allocates=True, outer=context)
+                recording = Recording(context.stream, outer=context)
                 frame.inner = context.part(recording)
                 frame.inner.visible = context.visible
                 frame.at, frame.data, frame.place, frame.results = _PLANS, recording, context.place, context.renewed
@@ -78,7 +78,7 @@ class Planned(DeviceOperation[T]):
         if frame.at == _RECORDED and self._fuses and context.recording is not None:
             if not context.recording.explains:
                 self._fuse(frame, context, min(frame.data, len(context.recording.nodes)), _DONE)
-        elif frame.at in (_PLANS, _FUSED):
+        elif frame.at in self._recording:
             self._submit(frame)
             context.renewed = frame.results
         elif frame.at == _ENDED:
@@ -90,7 +90,7 @@ class Planned(DeviceOperation[T]):
         """Submits what is recorded. From now on the operation runs without a plan."""
         self._submit(frame)
         # The sources of an ``unzip`` that were recorded are not run again.
-        frame.context.renewed = {operation: _done(result) for operation, result in frame.data.results.items()}
+        frame.context.renewed = {operation: done(result) for operation, result in frame.data.results.items()}
 
     def _fuse(self, frame: Frame, context: ExecutionContext, first: int, state: int) -> None:
         """Fuses what is recorded, in ``context`` from node ``first`` on, and then sets the frame's state."""
@@ -123,35 +123,20 @@ class Planned(DeviceOperation[T]):
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
         context = frame.context
-        if frame.at in (_PLANS, _FUSED) and isinstance(error, Dropped):
-            frame.data.is_open = False
-        elif frame.at in (_PLANS, _FUSED):
-            self._leave_recording(frame)
-            if isinstance(error, NotRecordable):
-                # Runs as without a plan, with one difference: the source of an ``unzip`` runs once in each run, and not
-                # once for all runs.
-                frame.inner, context.place = context, frame.place
-                if context.renewed is None:
-                    context.renewed = {}
-                if context.copies is not None:
-                    context.copies.recorded = 0
-                return self._source
+        was_recording = frame.at in self._recording
+        super().fail(frame, error)
+        if was_recording and isinstance(error, NotRecordable):
+            # Runs as without a plan, with one difference: the source of an ``unzip`` runs once in each run, and not
+            # once for all runs.
+            frame.inner, context.place = context, frame.place
+            if context.renewed is None:
+                context.renewed = {}
+            if context.copies is not None:
+                context.copies.recorded = 0
+            return self._source
         if frame.at == _ENDED:
             context.renewed = frame.results
         return None
-
-    def pause(self, frame: Frame) -> None:
-        if frame.at in (_PLANS, _FUSED):
-            frame.data.suspend()
-
-    def resume(self, frame: Frame) -> None:
-        if frame.at in (_PLANS, _FUSED):
-            frame.data.__enter__()
-
-    def _leave_recording(self, frame: Frame) -> None:
-        frame.at = _ENDED
-        frame.data.__exit__(None, None, None)
-        frame.context.absorb(frame.inner)
 
     def spec(self) -> Spec:
         return self._source.spec()
@@ -180,7 +165,7 @@ def planned(operation: DeviceOperation[T]) -> DeviceOperation[T]:
 def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     """Returns the text of ``op.explain()``."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True, explains=True)
+    recording = Recording(require_stream(stream), rehearses=True, explains=True)
     context = ExecutionContext(stream, recording)
     try:
         with recording:
@@ -221,13 +206,6 @@ def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
             for name, body in zip(node.labels, node.bodies, strict=False):
                 lines += [f"{indent}  {name}:", *_listed(body, indent + "    ")]
     return lines
-
-
-def _done(result: object) -> DeviceOperation[Any]:
-    """Returns an operation that yields a result of this run, and that need not be run."""
-    operation = Value(result)
-    operation.consume()
-    return operation
 
 
 def _submit_branches(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:

@@ -12,12 +12,14 @@ import numpy as np
 
 from oxide import core
 from oxide.core import new_box
+from oxide.host_arrays import host_array
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import byte_count, dtype_name, written
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import (
     DeviceBox,
+    Partition,
     number_of_elements,
     parse_shape,
     require_data,
@@ -25,7 +27,6 @@ from oxide.runtime.device.memory import (
     require_number,
     require_runtime,
 )
-from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
@@ -93,11 +94,9 @@ class NewBox(DeviceOperation[DeviceBox]):
 
     def depict(self) -> Depiction:
         size = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
-        return (
-            ("copy", self._called, ("host to device", size), ())
-            if self._from_host
-            else ("memory", self._called, (size,), ())
-        )
+        if self._from_host:
+            return "copy", self._called, ("host to device", size), ()
+        return "memory", self._called, (size,), ()
 
     def __repr__(self) -> str:
         return f"<oxide operation {self._called} of {describe(self._shape, self._dtype)}>"
@@ -149,7 +148,7 @@ def _host_array(array: ArrayLike) -> NDArray[Any]:
         raise TypeError("h2d takes a host array, and a Partition is in device memory; its box is its unpartition()")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
-    return plain_array(array, "h2d")
+    return host_array(array, "h2d")
 
 
 class OfBox(OfArguments[T_co]):
@@ -411,7 +410,7 @@ def memcpy(
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]
     if isinstance(src, np.ndarray):
-        source = src if type(src) is np.ndarray else plain_array(src, "memcpy")
+        source = src if type(src) is np.ndarray else host_array(src, "memcpy")
     else:
         if not isinstance(src, DeviceBox | Arc):
             raise TypeError(f"memcpy copies from a DeviceBox or a NumPy array, not from {type(src).__name__}")
@@ -423,14 +422,6 @@ def memcpy(
             f"memcpy: dst has {destination.size} elements, src has {source.size}; it takes as many, of any shape"
         )
     return Memcpy(destination, source)
-
-
-def plain_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """Converts an argument that is no plain NumPy array to the array that is to be copied, as ``oxide/host_arrays.py``
-    describes. Callers skip this function for a plain array."""
-    from oxide.host_arrays import host_array
-
-    return host_array(array, what)
 
 
 def require_box(thing: object, what: str) -> DeviceBox:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization

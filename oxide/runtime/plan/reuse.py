@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from oxide.messages import byte_count
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, predecessors
 

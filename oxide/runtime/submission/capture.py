@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES
 from oxide.errors import GraphError, LaunchError
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import add_note_once, identity
-from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 from oxide.runtime.submission.stops import PlanEnds, Unknown
 
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
         Ranges,
         StreamHandle,
     )
-    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.allocation import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream
-    from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class LaunchHook:
         """Called when the graph is made. The hook may destroy the graph, if it refuses all launches from then on."""
 
     @abstractmethod
-    def __call__(self, context: ExecutionContext) -> None:
+    def __call__(self, context: Any) -> None:
         """Called before the graph is launched."""
 
     @abstractmethod
@@ -74,6 +74,7 @@ class LaunchHook:
 
 
 @final
+@dataclass(eq=False)
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
@@ -84,27 +85,20 @@ class Recording:
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        *,
-        allocates: bool,
-        outer: ExecutionContext | None = None,
-        of_run: bool = False,
-        rehearses: bool = False,
-        explains: bool = False,
-    ) -> None:
-        self.stream = stream
-        self.allocates = allocates
-        self.outer = outer
-        self.rehearses = rehearses
-        self.explains = explains
-        self._of_run = of_run
+    stream: Stream
+    allocates: bool = True
+    _: KW_ONLY
+    outer: Any = None
+    of_run: bool = False
+    rehearses: bool = False
+    explains: bool = False
+
+    def __post_init__(self) -> None:
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
         # What each launch calls before the graph, with the memory that it uploads to, None if it uploads nothing.
-        self.at_launch: dict[Callable[[ExecutionContext], None], Allocation | None] = {}
+        self.at_launch: dict[Callable[[Any], None], Allocation | None] = {}
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
@@ -118,7 +112,7 @@ class Recording:
         self.launched: Launched | None = None  # the next launch, if the program makes it and not the runtime
 
     def __enter__(self) -> Recording:
-        if not self._of_run:
+        if not self.of_run:
             refuse_in_capture("capturing a graph")
         before = current_capture.get()
         # An interrupt may leave a closed capture in the variable.
@@ -138,7 +132,7 @@ class Recording:
     def is_of_run(self) -> bool:
         """Returns whether the recorded work runs once, as a part of a run. If it does, no later launch can fill
         declared inputs."""
-        return self._of_run or self.outer is not None
+        return self.of_run or self.outer is not None
 
     # Used by contexts
 
@@ -259,7 +253,7 @@ class Recording:
             raise NotRecordable
         raise kind(message)
 
-    def needs_data(self, context: ExecutionContext, stage: str) -> NoReturn:
+    def needs_data(self, context: Any, stage: str) -> NoReturn:
         """Refuses a function of the program that would see the data of recorded copies; ``stage`` describes it. In the
         recording of a run, has the recorded part submitted instead."""
         if self.outer is not None:

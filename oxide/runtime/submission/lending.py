@@ -21,7 +21,7 @@ import numpy as np
 from oxide.core import context_for, run_through
 from oxide.driver.base import provided
 from oxide.errors import GraphError
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.submission.submission import Submission, give_up
 from oxide.runtime.submission.walk import Submittable
 

@@ -25,12 +25,12 @@ from oxide.runtime.submission.staging import upload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from oxide.runtime.submission.submission import ExecutionContext
+    from oxide.runtime.submission.context_state import ContextState
 
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 
-def allocate(context: ExecutionContext, nbytes: object) -> DevicePointer:
+def allocate(context: ContextState, nbytes: object) -> DevicePointer:
     """Does the work of ``ExecutionContext.malloc_async``."""
     size = _size(context, "ctx.malloc_async", nbytes)
     if context.recording is not None:
@@ -38,7 +38,7 @@ def allocate(context: ExecutionContext, nbytes: object) -> DevicePointer:
     return DevicePointer(context.allocated(size, (size,), _BYTE))
 
 
-def fill(context: ExecutionContext, destination: object, byte: object, nbytes: object) -> None:
+def fill(context: ContextState, destination: object, byte: object, nbytes: object) -> None:
     """Does the work of ``ExecutionContext.memset_async``."""
     what = "ctx.memset_async"
     size = _size(context, what, nbytes)
@@ -53,7 +53,7 @@ def fill(context: ExecutionContext, destination: object, byte: object, nbytes: o
             context.driver.fill(box.ptr, bytes([int(byte)]), size, context.timeline.handle)
 
 
-def copy(context: ExecutionContext, destination: object, source: object, nbytes: object) -> None:
+def copy(context: ContextState, destination: object, source: object, nbytes: object) -> None:
     """Does the work of ``ExecutionContext.memcpy_async``."""
     what = "ctx.memcpy_async"
     size = _size(context, what, nbytes)
@@ -87,7 +87,7 @@ def copy(context: ExecutionContext, destination: object, source: object, nbytes:
         copy_bytes(context, box, origin)
 
 
-def copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
+def copy_bytes(context: ContextState, destination: DeviceBox, source: DeviceBox) -> None:
     """Copies a contiguous box into another of the same size. The boxes may be on different devices."""
     to, origin, stream = destination.device, source.device, context.timeline.handle
     with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
@@ -98,7 +98,7 @@ def copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Device
             peers.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
 
 
-def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[Any]) -> None:
+def _upload(context: ContextState, destination: DeviceBox, array: NDArray[Any]) -> None:
     """Copies host bytes to the device. In a capture, each launch of the graph reads the bytes again, before the graph's
     other work. So the launch uploads the bytes to an extra box, and the graph copies from that box to ``destination``
     at the place of this call. Raises ``GraphError`` if the graph may not own memory for the extra box."""
@@ -112,7 +112,7 @@ def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[An
     copy_bytes(context, destination, arrived)
 
 
-def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox) -> None:
+def _download(context: ContextState, array: NDArray[Any], source: DeviceBox) -> None:
     """Copies to page-locked memory that the program holds. The program can always observe its contents, so the run is
     marked as one that must not be dropped (``dead_work``)."""
     context.keep(array)
@@ -124,7 +124,7 @@ def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox)
     context.note_host_copy()
 
 
-def _size(context: ExecutionContext, what: str, nbytes: object) -> int:
+def _size(context: ContextState, what: str, nbytes: object) -> int:
     """Returns ``nbytes`` as an int. Raises ``TypeError`` or ``ValueError`` if it is no number of bytes, and
     ``GraphError`` or ``OrderingError`` if the context takes no more work."""
     if context.recording is not None:
@@ -191,7 +191,7 @@ def _host_bytes(array: NDArray[Any], nbytes: int, what: str, name: str) -> NDArr
     return plain.reshape(-1).view(_BYTE)[:nbytes] if nbytes else np.empty(0, _BYTE)
 
 
-def _host_destination(context: ExecutionContext, array: NDArray[Any], nbytes: int, what: str) -> NDArray[Any]:
+def _host_destination(context: ContextState, array: NDArray[Any], nbytes: int, what: str) -> NDArray[Any]:
     result = _host_bytes(array, nbytes, what, "dst")
     if not array.flags.writeable:
         raise ValueError(f"{what}: dst is a read-only array; pass one that can be written")

@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.memory import Allocation, DeviceBox
+    from oxide.runtime.device.allocation import Allocation
+    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.timeline import Timeline
-    from oxide.runtime.submission.submission import ExecutionContext
+    from oxide.runtime.submission.context_state import ContextState
 
 SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
@@ -108,7 +109,7 @@ class Lane:
             self.turns.slots.append(StagingSlot(buffer.address))
 
 
-def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
+def upload(context: ContextState, box: DeviceBox, array: NDArray[Any]) -> None:
     """Copies an array into a new box of its shape and dtype. The array is read until the run has completed; inside
     ``ReadingAtSubmission`` it is read before this returns."""
     if upload_small(context, box, array):
@@ -160,7 +161,7 @@ def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
     return pool.reuse(array.nbytes)
 
 
-def _copy_host(context: ExecutionContext, box: DeviceBox, host: int, up: bool) -> None:
+def _copy_host(context: ContextState, box: DeviceBox, host: int, up: bool) -> None:
     """Does what ``copy_host`` does, in a recording, too."""
     this = [box._allocation]
     reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
@@ -177,7 +178,7 @@ def _copy_host(context: ExecutionContext, box: DeviceBox, host: int, up: bool) -
             context.end(reads, writes, submitted=submitted)
 
 
-def is_read_by_device(context: ExecutionContext, array: object) -> bool:
+def is_read_by_device(context: ContextState, array: object) -> bool:
     """Returns whether an upload of ``array`` in this context is a copy by the device itself, in stream order. If it is
     not, the host reads the array, perhaps at once."""
     return (
@@ -226,7 +227,7 @@ def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
 
 
 def _upload_in_chunks(
-    context: ExecutionContext,
+    context: ContextState,
     box: DeviceBox,
     array: NDArray[Any],
     chunk: int,
@@ -262,7 +263,7 @@ def _upload_in_chunks(
 
 
 @contextmanager
-def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
+def _beside(context: ContextState, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
     """Takes side streams for the host functions of one copy. If the body raises, keeps ``kept`` alive until the host
     functions have run.
 
@@ -283,7 +284,7 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
         context.device.spare_timelines.extend(stagers)
 
 
-def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
+def download(context: ContextState, box: DeviceBox) -> NDArray[Any]:
     """Returns an array of a box's shape and dtype, filled once the run has completed."""
     found: NDArray[Any] | None = download_pinned(context, box)
     if found is not None:
@@ -310,7 +311,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
 
 
 def _download_in_chunks(
-    context: ExecutionContext, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[StagingSlot]
+    context: ContextState, box: DeviceBox, result: NDArray[Any], chunk: int, slots: Sequence[StagingSlot]
 ) -> None:
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
     layout = _layout(nbytes, chunk)

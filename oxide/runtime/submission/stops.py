@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.runtime.loop.turns import current_turn
 
 if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Mark
-    from oxide.runtime.submission.submission import ExecutionContext
 
 
 class Stop(BaseException):
@@ -88,7 +87,7 @@ class PlanEnds(BaseException):
     recorded copies. The operation that owns the recording submits what is recorded (``end_plan``). Then the step is
     called again, in the context of the run."""
 
-    def __init__(self, context: ExecutionContext) -> None:
+    def __init__(self, context: Any) -> None:
         super().__init__("a function of the program waits for host data that is recorded")
         self.context = context
 

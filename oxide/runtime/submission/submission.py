@@ -21,11 +21,12 @@ from oxide import core
 from oxide.core import Dropping
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
 from oxide.locks import RUNTIME_LOCK, is_interrupt
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import current_capture, refuse_in_capture
 from oxide.runtime.device.dead_work import Run
 from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.memory import DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
@@ -295,7 +296,8 @@ class ExecutionContext(core.ExecutionContext):
             if outer is None:
                 return _WORD.pack(self.recording.fault_address(specialization, self.place))
             outer.place = self.place
-            return outer.fault_word(specialization)
+            word: bytes = outer.fault_word(specialization)
+            return word
         if self.lender is not None and self.lender.report is not None:
             return self.lender.report.word(specialization)
         report = self._report

@@ -42,9 +42,9 @@ from oxide.runtime.submission.stops import Dropped, Faulted, PlanEnds, Stop
 from oxide.runtime.tracepoints import TracedRun, points
 
 if TYPE_CHECKING:
+    from oxide.core import ExecutionContext
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Timeline
-    from oxide.runtime.submission.submission import ExecutionContext
 
 Result = TypeVar("Result", covariant=True)
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Submittable(core.Operation, Generic[Result]):
     """False if the operation is known to copy nothing to host memory."""
 
     @abstractmethod
-    def execute(self, context: ExecutionContext) -> Result:
+    def execute(self, context: Any) -> Result:
         """Submits the operation's work to ``context.stream``, and returns the result."""
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
@@ -89,7 +89,7 @@ class Submittable(core.Operation, Generic[Result]):
         frame.result = self.finish(frame.context, frame.results)
         return None
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+    def finish(self, context: Any, results: list[Any]) -> Any:
         """Submits the work of an operation that takes the ``results`` of its parts, and returns its result."""
         raise NotImplementedError
 
@@ -264,7 +264,7 @@ class Walk(core.Walk, Generic[T]):
             self._part = None
             self._frames.pop()  # it would have gone on
 
-    def contexts(self) -> list[ExecutionContext]:
+    def contexts(self) -> list[Any]:
         """Returns the contexts that submit the work of a walk that has stopped: its own, and those of its frames."""
         found = [self.context]
         for frame in self._frames:
@@ -360,7 +360,7 @@ class _Elsewhere(Submittable[Any]):
             frame.context.join(frame.inner)
         return None
 
-    def execute(self, context: ExecutionContext) -> Any:
+    def execute(self, context: Any) -> Any:
         raise NotImplementedError
 
     def consume(self) -> None:

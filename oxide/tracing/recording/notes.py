@@ -17,6 +17,18 @@ nodes.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Note: TypeAlias = tuple[Any, ...]
+
+
+class Notes(Protocol):
+    """What takes the notes of a driver: ``Recorder``."""
+
+    @property
+    def notes(self) -> Any: ...
+
+    @property
+    def runs(self) -> Any: ...
+
+    def blocked(self, begun: int, stream: Any, /) -> object: ...

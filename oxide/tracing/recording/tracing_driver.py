@@ -23,12 +23,11 @@ from oxide.driver.base import (
     Wrapper,
 )
 from oxide.errors import OxideError
-from oxide.tracing.recording.notes import Note
+from oxide.tracing.recording.notes import Note, Notes
 
 if TYPE_CHECKING:
     from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
     from oxide.runtime.device.runtime import Device
-    from oxide.tracing.recording.recorder import Recorder
 
 
 @final
@@ -57,7 +56,7 @@ def _nameless(function: FunctionHandle) -> str:
 class TracingDriver(Wrapper):
     """A driver around ``inner``. ``know_stream`` and ``know_kernels`` register what was made before the trace."""
 
-    def __init__(self, inner: Driver, clock: Clock, recorder: Recorder, known: _Known | None = None) -> None:
+    def __init__(self, inner: Driver, clock: Clock, recorder: Notes, known: _Known | None = None) -> None:
         super().__init__(inner)
         self._clock = clock
         self._recorder = recorder
@@ -96,26 +95,22 @@ class TracingDriver(Wrapper):
         """Ends the recording: later submissions go to ``inner`` without a note."""
         self._known.ended = True
 
-    # Streams and events. The queries only call the wrapped driver: by ``__getattr__`` they would be slower.
+    # The driver's methods: each calls that of the wrapped driver, notes the call, and has work measured. The queries
+    # only call: by ``__getattr__`` they would be slower.
 
     def query_stream(self, stream: StreamHandle) -> bool:
-        """Returns whether all work submitted to the stream has run."""
         return self.inner.query_stream(stream)
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the event's stream has passed the latest recording of the event; True if it was never
-        recorded."""
         return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
-        """Creates a stream and notes it."""
         stream = self.inner.create_stream(device, priority)
         if not self._known.ended:
             self.know_stream(stream, device)
         return stream
 
     def destroy_stream(self, stream: StreamHandle) -> None:
-        """Destroys the stream and forgets it."""
         self._known.streams.pop(stream, None)
         self.inner.destroy_stream(stream)
 
@@ -137,17 +132,14 @@ class TracingDriver(Wrapper):
         return known.foreign.get(self.inner.stream_address(stream), stream)
 
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Records the event, and remembers its stream for the notes of waits."""
         self.inner.record_event(event, stream)
         self._known.events[event] = self._noted(stream)
 
     def destroy_event(self, event: EventHandle) -> None:
-        """Destroys the event and forgets it."""
         self._known.events.pop(event, None)
         self.inner.destroy_event(event)
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Submits the wait and notes it."""
         begun = perf_counter_ns()
         self.inner.wait_event(stream, event)
         known = self._known
@@ -156,11 +148,9 @@ class TracingDriver(Wrapper):
             self._recorder.notes.append(("wait", begun, self._noted(stream), other, *self._part()))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Waits for the stream, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_stream, stream, stream)
 
     def synchronize_event(self, event: EventHandle) -> None:
-        """Waits for the event, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_event, event, self._known.events.get(event))
 
     def _block(self, wait: Callable[[Any], None], thing: Any, stream: StreamHandle | None) -> None:
@@ -171,27 +161,20 @@ class TracingDriver(Wrapper):
             if not self._known.ended:
                 self._recorder.blocked(begun, stream)
 
-    # Memory
-
     def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        """Allocates memory and notes it."""
         address = self.inner.allocate(nbytes, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, nbytes))
         return address
 
     def free(self, address: int, stream: StreamHandle) -> None:
-        """Frees memory and notes it."""
         self.inner.free(address, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, 0))
 
-    # Work
-
     def launch(
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Launches a kernel, notes the launch and has it measured."""
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -223,28 +206,22 @@ class TracingDriver(Wrapper):
         recorder.notes.append(note)
 
     def copy_to_device(self, *arguments: Any) -> None:
-        """Submits a copy, notes it and has it measured."""
         self._submit("copy to device", arguments[2], self.inner.copy_to_device, arguments)
 
     def copy_to_host(self, *arguments: Any) -> None:
-        """Submits a copy, notes it and has it measured."""
         self._submit("copy to host", arguments[2], self.inner.copy_to_host, arguments)
 
     def copy_on_device(self, *arguments: Any) -> None:
-        """Submits a copy, notes it and has it measured."""
         self._submit("copy on device", arguments[2], self.inner.copy_on_device, arguments)
 
     def copy_peer(self, *arguments: Any) -> None:
-        """Submits a copy, notes it and has it measured."""
         self._submit("copy between devices", arguments[4], self.inner.copy_peer, arguments)
 
     def fill(self, *arguments: Any) -> None:
-        """Submits a fill, notes it and has it measured."""
         _, pattern, count, _ = arguments
         self._submit("fill", len(pattern) * count, self.inner.fill, arguments)
 
     def report(self, *arguments: Any) -> None:
-        """Submits the report of a graph's fault record, notes it and has it measured."""
         self._submit("report", -1, self.inner.report, arguments)
 
     def launch_host_function(self, *arguments: Any) -> None:
@@ -252,7 +229,6 @@ class TracingDriver(Wrapper):
         self._submit("host function", -1, self.inner.launch_host_function, arguments)
 
     def call(self, *arguments: Any) -> None:
-        """Submits a collective, notes it and has it measured."""
         self._submit("collective", -1, self.inner.call, arguments, arguments[0])
 
     def launch_native_host_function(self, *arguments: Any) -> None:
@@ -321,7 +297,6 @@ class TracingDriver(Wrapper):
         return bodies
 
     def end_conditional(self, stream: StreamHandle) -> None:
-        """Ends the conditional, and forgets the streams of its bodies."""
         self._forget_bodies(stream)
         self.inner.end_conditional(stream)
 
@@ -340,7 +315,6 @@ class TracingDriver(Wrapper):
         return graph
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Launches a graph, notes the launch and has it measured."""
         known = self._known
         if known.ended:
             self.inner.launch_graph(graph, stream)
@@ -350,7 +324,6 @@ class TracingDriver(Wrapper):
         self._measure("graph", "graph", -1, (names,), stream, self.inner.launch_graph, (graph, stream))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
-        """Destroys the graph and forgets it."""
         self._known.graphs.pop(id(graph), None)
         self.inner.destroy_graph(graph)
 

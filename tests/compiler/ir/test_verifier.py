@@ -12,7 +12,14 @@ from oxide.compiler.frontend.lowering import slices, unchecked, vectors
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Compare, Constant, Return, number
-from oxide.compiler.ir.verifier import InvalidIR, verify, verify_accesses, verify_structure, verify_total
+from oxide.compiler.ir.verifier import (
+    InvalidIR,
+    verify,
+    verify_accesses,
+    verify_effects,
+    verify_structure,
+    verify_total,
+)
 
 
 def body(*lines: str, arguments: str = "i64 %a, i64 %b, ptr %p, double %x", result: str = "void") -> str:
@@ -410,6 +417,15 @@ done:
         verify_kernel(text)
 
 
+# Effects
+
+
+def test_a_function_whose_effects_are_unknown_is_refused() -> None:
+    verify_effects(parse("declare void @oxide.warp.sync(ptr, i32, i32)\n"))
+    with pytest.raises(InvalidIR, match=r"@oxide\.unheard is declared, and compiler/primitives/effects\.py"):
+        verify_effects(parse("declare void @oxide.unheard(ptr)\n"))
+
+
 # The compiler
 
 
@@ -463,8 +479,8 @@ def test_the_compilers_own_kernels_are_accepted(make_kernels: Any) -> None:
 def test_a_front_end_without_checks_or_marks_is_refused(
     make_kernels: Any, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
-    for module in (unchecked, vectors):
+    monkeypatch.setattr(slices, "axes_in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
+    for module in (slices, unchecked, vectors):
         monkeypatch.setattr(module, "mark_unchecked", lambda *_: None)
     with pytest.raises(CompileError, match=NAKED):
         make_kernels()[place].specialize()

@@ -132,3 +132,16 @@ def test_a_crash_elsewhere_is_not_a_kernels(tmp_path: Path) -> None:
         timeout=100,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGSEGV, "so far\n", "")
+
+
+def test_watching_many_kernels_takes_little_memory() -> None:
+    program = """if True:
+        import resource
+        from oxide.core import watch_kernel
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(4000):
+            watch_kernel(number, number, b"x")
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 20  # MB; a table for each kernel took 249

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,17 @@ def test_looking_ahead_of_a_mark_that_was_passed_notes_the_loss_and_leaves_it_to
             marks[1].passed()
         del marks
         driver.lost = False
+
+
+@pytest.mark.parametrize("use", ["sync_on", "passed", "mark"])
+def test_the_loss_shows_the_call_of_the_driver_that_found_it(use: str) -> None:
+    driver = Losing(step_driver())
+    with use_driver(driver):
+        stream = oxide.devices()[0].new_stream()
+        timeline = stream._timeline
+        mark = timeline.mark()
+        driver.lost = True
+        with pytest.raises(oxide.DeviceLostError) as found:
+            {"sync_on": lambda: value(1).sync_on(stream), "passed": mark.passed, "mark": timeline.close}[use]()
+        driver.lost = False
+        assert "invoke" in [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]

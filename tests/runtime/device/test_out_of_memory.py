@@ -209,3 +209,11 @@ def test_drain_leaves_an_error_of_async_on_to_synchronize() -> None:
     with pytest.raises(oxide.BoundsError):
         stream.synchronize()
     stream.synchronize()
+
+
+@pytest.mark.parametrize("shape", [(2**62, 2), (2**63 - 1,), (2**62, 2**62)])
+def test_more_bytes_than_there_are_addresses_are_out_of_memory(shape: tuple[int, ...]) -> None:
+    stream = oxide.devices()[0].new_stream()
+    for make in (zeros(shape), oxide.empty(shape)):
+        with pytest.raises(OutOfMemoryError, match="no memory is as large"):
+            make.sync_on(stream)

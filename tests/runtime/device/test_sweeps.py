@@ -15,7 +15,7 @@ import pytest
 
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device import reclaim
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.loop.turns import SHARE_SECONDS

@@ -39,7 +39,7 @@ from oxide import (
     with_context,
 )
 from oxide.runtime.device import staging_ring
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.allocation import Allocation
 from oxide.runtime.submission import staging
 from oxide.testing import step_driver, use_driver
 from tests.choosing import examples

@@ -51,3 +51,30 @@ def test_an_error_is_in_no_cycle_that_would_keep_the_runs_memory(run: str, stage
         gc.garbage.clear()
         gc.enable()
     assert not errors
+
+
+@pytest.mark.parametrize("run", ["sync", "sync_on", "async_on", "future"])
+def test_an_error_keeps_its_context_where_the_caller_handles_another(run: str) -> None:
+    def fail(_: object) -> None:
+        try:
+            {}["missing"]
+        except KeyError:
+            raise ValueError("found nothing")  # noqa: B904
+
+    operation = value(1).and_then(lambda one: value(one).map(fail))
+    future = operation.into_future()
+    run_it = {
+        "sync": operation.sync,
+        "sync_on": lambda: operation.sync_on(oxide.devices()[0].new_stream()),
+        "async_on": lambda: operation.async_on(oxide.devices()[0].new_stream()),
+        "future": lambda: (future.start(), future.outcome()),
+    }[run]
+    future.consume()
+    with pytest.raises(ValueError, match="nothing") as found:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            run_it()
+    context = found.value.__context__
+    assert isinstance(context, KeyError)
+    assert isinstance(context.__context__, ZeroDivisionError)

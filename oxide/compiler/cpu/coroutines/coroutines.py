@@ -40,19 +40,20 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
-from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.files import ir_file, with_addresses
 from oxide.compiler.ir.llvm import header, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
+from oxide.compiler.primitives import threads, warps
+from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.divergence import DIVERGENT
+from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
-from . import tensor_primitives, warpgroups, warps
+from . import tensor_primitives, warpgroups
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -153,7 +154,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "kernel_id": str(kernel_id),
         "polls": "true" if polls else "false",
     }
-    texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor_primitives.definitions(symbols)]
+    texts = [_PRIMITIVES, *warps.cpu_definitions(symbols), *tensor_primitives.definitions(symbols)]
     texts += [ir_file(__file__, name) for name in ("schedule.ll", *_entry(kernel))]
     texts += [] if polls else [_NO_BARRIERS]
     sanitized = any(symbol.startswith("oxide.sanitize.") for symbol in symbols)
@@ -162,7 +163,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
     values |= _cluster_values(kernel.cluster, sanitized)
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
-    return "\n".join([*map(_render, texts), _thread(kernel, signature)])
+    return "\n".join([*(with_addresses(text, _address) for text in texts), _thread(kernel, signature)])
 
 
 def _entry(kernel: PortableKernel) -> tuple[str, ...]:
@@ -189,21 +190,10 @@ def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
     }
 
 
-def _render(text: str) -> str:
-    """Renders a text: replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at
-    constant offsets."""
-    lines: list[str] = []
-    for line in text.split("\n"):
-        while "{{" in line:
-            before, _, rest = line.partition("{{")
-            field, _, after = rest.partition("}}")
-            name, _, index = field.removesuffix("]").partition("[")
-            place = ", ".join(filter(None, (str(_NUMBER[name]), index)))
-            address = f"%field.{len(lines)}"
-            lines.append(f"  {address} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {place}")
-            line = f"{before}ptr {address}{after}"
-        lines.append(line)
-    return "\n".join(lines)
+def _address(result: str, field: str, index: str) -> str:
+    """Returns the IR that computes the address of a field of ``%block``, or of an element of the field."""
+    place = ", ".join(filter(None, (str(_NUMBER[field]), index)))
+    return f"  {result} = getelementptr {_BLOCK}, ptr %block, i32 0, i32 {place}"
 
 
 def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
@@ -238,13 +228,8 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
         lines.append(f"  %{name} = load {kind}, {{{{{name}}}}}")
         lines.append(put(field, kind, f"%{name}", name))
     lines.append(put(BLOCK_FIELD, "ptr", "%block", "block"))
-    return declaration + _render(
-        ir_file(__file__, "thread.ll")
-        .replace("<context>", CONTEXT)
-        .replace("<fill>", "\n".join(lines))
-        .replace("<loads>", loads)
-        .replace("<call>", call)
-    )
+    text = ir_file(__file__, "thread.ll").replace("<context>", CONTEXT).replace("<fill>", "\n".join(lines))
+    return declaration + with_addresses(text.replace("<loads>", loads).replace("<call>", call), _address)
 
 
 _ONE_CLOCK = """
@@ -264,8 +249,7 @@ define internal void @oxide.report_polling(ptr %block) {
 """
 """Replaces the report of ``tensor_barriers.ll`` in a kernel without Barriers, which never calls it."""
 
-_PRIMITIVES = (
-    f"""
+_PRIMITIVES = f"""
 declare i1 @oxide.suspension()
 declare void @oxide.never()
 declare i32 @llvm.umin.i32(i32, i32)
@@ -287,55 +271,4 @@ define internal ptr @oxide.block(ptr %context) alwaysinline {{
   %block = load ptr, ptr %at
   ret ptr %block
 }}
-"""
-    + """
-define void @oxide.block.barrier(ptr %context, i32 %site) alwaysinline {
-  %block = call ptr @oxide.block(ptr %context)
-  %arrived = load i32, {{arrived}}
-  %more = add i32 %arrived, 1
-  store i32 %more, {{arrived}}
-  %least = load i32, {{least}}
-  %lesser = call i32 @llvm.umin.i32(i32 %least, i32 %site)
-  store i32 %lesser, {{least}}
-  %greatest = load i32, {{greatest}}
-  %greater = call i32 @llvm.umax.i32(i32 %greatest, i32 %site)
-  store i32 %greater, {{greatest}}
-  call void @oxide.suspend()
-  ret void
-}
-
-define void @oxide.block.grid_barrier(ptr %context, i32 %site) alwaysinline {
-  %block = call ptr @oxide.block(ptr %context)
-  %grid = load i32, {{grid}}
-  %grid.more = add i32 %grid, 1
-  store i32 %grid.more, {{grid}}
-  call void @oxide.block.barrier(ptr %context, i32 %site)
-  ret void
-}
-
-define i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site) alwaysinline {
-  %block = call ptr @oxide.block(ptr %context)
-  %one = zext i1 %condition to i32
-  %count = load i32, {{count}}
-  %more = add i32 %count, %one
-  store i32 %more, {{count}}
-  call void @oxide.block.barrier(ptr %context, i32 %site)
-  %result = load i32, {{passed.count}}
-  ret i32 %result
-}
-
-define i1 @oxide.block.barrier.and(ptr %context, i1 %condition, i32 %site) alwaysinline {
-  %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
-  %block = call ptr @oxide.block(ptr %context)
-  %all = load i32, {{passed.arrived}}
-  %result = icmp eq i32 %count, %all
-  ret i1 %result
-}
-
-define i1 @oxide.block.barrier.or(ptr %context, i1 %condition, i32 %site) alwaysinline {
-  %count = call i32 @oxide.block.barrier.count(ptr %context, i1 %condition, i32 %site)
-  %result = icmp ne i32 %count, 0
-  ret i1 %result
-}
-"""
-)
+""" + "".join(entry.cpu_text for entry in threads.BARRIERS)

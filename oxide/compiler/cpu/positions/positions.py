@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 from oxide.compiler.bounds.affine import Range, Undecidable
-from oxide.compiler.ir import half, parameters
+from oxide.compiler.ir import parameters
 from oxide.compiler.ir.control_flow import ControlFlow, postorder
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.module import Function, Module
@@ -61,13 +61,14 @@ from oxide.compiler.ir.values import (
     Value,
     number,
 )
+from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 from oxide.compiler.signature.signature import Closed
 
 from .scalarise import scalarise
 from .whole_blocks import Line, add_requirements
 
-_PURE = ("__nv_", "llvm.", "oxide.maxnum.", "oxide.minnum.", *half.PREFIXES, "oxide.round_to_odd")
-_IMPURE = ("llvm.nvvm.", "llvm.coro.", "llvm.mem", "llvm.stack", "llvm.lifetime")
+_PURE = (*having(Effect.PURE), "oxide.maxnum.", "oxide.minnum.", "oxide.round_to_odd")
+_IMPURE = (*CONVERGENT, "llvm.mem", "llvm.stack", "llvm.lifetime")
 
 
 def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...]) -> Module | None:
@@ -75,7 +76,7 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
     needs more than its threads' positions. The caller defines ``CHECKED_BLOCKS``."""
     if kernel.suspends or kernel.cooperative or kernel.shared.used:
         return None
-    module, around = parse(str(kernel.module)), parse(ir_file(__file__, "positions.ll"))
+    module, around = kernel.module.copy(), parse(ir_file(__file__, "positions.ll"))
     body, looped = module.functions.pop(kernel.symbol), around.functions.pop("oxide.analysed")
     around.rename("oxide.entry", entry)
     module.adopt(around)

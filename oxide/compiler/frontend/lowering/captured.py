@@ -47,7 +47,7 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     found = value.found if isinstance(value, Outside) else captured(value, "an array from outside")
     if found is None:
         return context.make_constant_array(builder, kind, value)
-    session.captured[id(found.value)] = found
+    session().captured[id(found.value)] = found
     address = call_primitive(builder, _ADDRESS, f"{CAPTURED}{id(found.value)}", ())
     array = context.make_array(kind)(context, builder)
 

@@ -70,31 +70,6 @@ def has_length(*kinds: Any) -> Callable[[Any], Any]:
     return register
 
 
-def readable(kind: Any, accepts: Callable[[Any, Any], bool]) -> None:
-    """Makes ``x[index]`` an element, if ``accepts(kind, index)`` accepts the index's type."""
-
-    @typing_registry.register_global(operator.getitem)
-    class GetItem(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            if len(args) == 2 and isinstance(args[0], kind) and accepts(*args):
-                return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-            return None
-
-
-def writable(kind: Any, accepts: Callable[[Any, Any], bool]) -> None:
-    """Allows ``x[index] = value`` for a value that an element can hold, if ``accepts(kind, index)`` accepts the index's
-    type."""
-
-    @typing_registry.register_global(operator.setitem)
-    class SetItem(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            if not (len(args) == 3 and isinstance(args[0], kind) and accepts(*args[:2])):
-                return None
-            if not check_value(args[0].dtype, args[2]):
-                return None
-            return signature(types.none, *map(types.unliteral, args))
-
-
 def check_value(dtype: Any, value: Any) -> bool:
     """Returns whether a value may be stored as ``dtype``. A float may not be stored as an integer, because it would
     lose its fraction. If the value may not be stored, adds a note with the reason."""

@@ -254,7 +254,7 @@ def make(context: Any, builder: Any, kind: Any, real: Any, imag: Any) -> Any:
 def _quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Emits NumPy's quotient, computed by Smith's method. If the divisor is 0, the parts of the dividend are divided by
     0."""
-    if session.numba_style:
+    if session().numba_style:
         return numba_numbers.complex_div_impl(context, builder, sig, args)
     kind = sig.return_type
     (a, b), (c, d) = (_parts(context, builder, kind, value) for value in args)

@@ -18,9 +18,10 @@ from numba.cuda.typing.templates import AbstractTemplate
 
 from oxide.language.types import of_dtype
 
-from .common import address, has_length, readable, same_form
+from .array_elements import readable
+from .common import address, has_length, same_form
 from .registry import lowering_registry, note, session, typing_registry
-from .shared import check_index, lower_element
+from .shared import check_index, element_of_array
 from .types import NUMBA_TYPES, HalfType, display
 
 
@@ -52,7 +53,7 @@ class ConstantArrayType(types.Type):  # type: ignore[misc]
 
 address(ConstantArrayType)
 same_form(ConstantArrayType)
-readable(ConstantArrayType, check_index)
+readable(ConstantArrayType, check_index, element_of_array)
 
 
 def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None:
@@ -60,7 +61,7 @@ def constant_array_type(array: np.ndarray[Any, Any]) -> ConstantArrayType | None
     scalar = of_dtype(array.dtype)
     if scalar is None:
         return None
-    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session.constants.get(id(array)))
+    return ConstantArrayType(array.shape, NUMBA_TYPES[scalar.name], session().constants.get(id(array)))
 
 
 @lowering_registry.lower_constant(ConstantArrayType)
@@ -102,6 +103,3 @@ class ConstantArraySetItem(AbstractTemplate):  # type: ignore[misc]
             shown = args[0].shown
             note(f"{shown}, outside the kernel, is a constant in it, and read-only; write to a DisjointSlice parameter")
         return None
-
-
-lowering_registry.lower(operator.getitem, ConstantArrayType, types.Any)(lower_element)

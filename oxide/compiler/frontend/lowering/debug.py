@@ -12,14 +12,14 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.types.ext_types import Dim3
-from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language import debug
 
 from .constant import constant_of
-from .primitives import call_primitive, site
-from .registry import lowering_registry, note, typing_registry
+from .primitives import call_primitive, register, site
+from .registry import note
 from .types import HalfType, display
 
 _BIT = ir.IntType(1)
@@ -166,24 +166,7 @@ def check_print(args: tuple[Any, ...]) -> bool:
     return True
 
 
-def _register(function: Any, result: Any) -> None:
-    @typing_registry.register_global(function)
-    class Template(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            if args or kws:
-                note(f"debug.{function.__name__}() takes no arguments")
-                return None
-            return signature(result)
-
-
-_register(debug.clock64, types.int64)
-_register(debug.trap, types.none)
-_register(debug.breakpoint, types.none)
-
-
-@lowering_registry.lower(debug.clock64)
-def _lower_clock(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return call_primitive(builder, ir.IntType(64), "oxide.clock64", ())
+register(Primitive(debug.clock64, returning("i64"), "oxide.clock64"))
 
 
 def _stop(function: Any) -> None:
@@ -196,7 +179,7 @@ def _stop(function: Any) -> None:
             CUDACallConv(context).return_user_exc(builder, AssertionError, ())
         return context.get_dummy_value()
 
-    lowering_registry.lower(function)(lowered)
+    register(Primitive(function, returning(NONE)), lowered=lowered)
 
 
 _stop(debug.trap)

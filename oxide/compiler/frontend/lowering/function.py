@@ -16,9 +16,9 @@ from numba.cuda.core import errors
 from numba.cuda.typing.templates import make_concrete_template, signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Annotation
 from oxide.compiler.source.source import as_written
 from oxide.weak_table import WeakTable
 
@@ -93,13 +93,13 @@ def _type_of_device_function(function: DeviceFunction[..., Any], context: Any) -
 
 
 def _dispatcher(function: DeviceFunction[..., Any]) -> DeviceDispatcher:
-    if session.typings is not None:
-        if id(function) not in session.dispatchers:
-            session.dispatchers[id(function)] = DeviceDispatcher(function)
-        own: DeviceDispatcher = session.dispatchers[id(function)]
+    if session().typings is not None:
+        if id(function) not in session().dispatchers:
+            session().dispatchers[id(function)] = DeviceDispatcher(function)
+        own: DeviceDispatcher = session().dispatchers[id(function)]
         return own
     variants = _dispatchers.setdefault(function, {})
-    options = (session.fastmath, session.fma, session.located, session.numba_style)
+    options = (session().fastmath, session().fma, session().located, session().numba_style)
     if options not in variants:
         variants[options] = DeviceDispatcher(function)
     found: DeviceDispatcher = variants[options]

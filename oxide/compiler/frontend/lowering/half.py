@@ -25,8 +25,8 @@ from oxide.language.narrow import bits_of
 from oxide.language.types import SCALARS, of_narrow_scalar
 
 from .common import primitive
-from .mathematics import call
 from .operators import ARITHMETIC, COMPARISONS, forms_of, operation_of
+from .primitives import call
 from .registry import lowering_registry, typing_registry
 from .types import NUMBA_TYPES, HalfType
 

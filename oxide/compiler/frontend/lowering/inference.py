@@ -9,12 +9,8 @@ the called function. So each mistake is reported at its own place, even if a ker
 from __future__ import annotations
 
 import builtins
-import os
-from pathlib import Path
 from typing import Any
 
-import numba
-import numba.cuda
 from numba.core import errors as core_errors
 from numba.cuda import compiler as numba_compiler
 from numba.cuda import types
@@ -32,6 +28,7 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .authors import is_numbas, rank_of
 from .captured import outside
 from .integer_constants import FoldIntegers
 from .recorded_typings import KeepTypes
@@ -84,7 +81,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         A conditional expression then joins these temporaries instead of variables. Each temporary is one read of a
         variable, and a read has a place of its own in the source.
         """
-        if session.typings is not None:
+        if session().typings is not None:
             for name in self.dfainfo.outgoing_phis.values():
                 self.assigner.dest_to_src.pop(name, None)
                 self.assigner.unused_dests.discard(name)
@@ -150,7 +147,7 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
         else:
             try:
                 state.typingctx.resolve_value_type(name.value)
-                if session.numba_style:
+                if session().numba_style:
                     name.value = outside(name.value, name.name)
                 return
             except (ValueError, core_errors.NumbaError) as error:  # numba-cuda's error classes extend numba's
@@ -194,7 +191,7 @@ class CheckReferences(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        if session.numba_style:
+        if session().numba_style:
             return False
         references: dict[str, ColumnPlace] = {}
         numbers: list[tuple[str, Any, ColumnPlace]] = []
@@ -242,9 +239,9 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
         found: list[Any] = []
         for constraint in self.constraints:
             place = constraint.loc
-            causes = len(session.failures)
-            outer = session.file, session.line, session.span, session.notes
-            session.notes = []
+            causes = len(session().failures)
+            outer = session().file, session().line, session().span, session().notes
+            session().notes = []
             follow(place)
             try:
                 if type(constraint) is IntrinsicCallConstraint:
@@ -261,7 +258,7 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
                 error.failure = _of_constraint(place, error, causes)  # type: ignore[attr-defined]
                 raise
             finally:
-                session.file, session.line, session.span, session.notes = outer
+                session().file, session().line, session().span, session().notes = outer
         return found
 
     def _resolve(self, constraint: Any, typeinfer: Any) -> None:
@@ -303,7 +300,7 @@ def follow(place: Any) -> None:
     """Sets the session's place in the source. If the place is in numba's code, does nothing, so that the session keeps
     the place of the author's call."""
     if not is_numbas(place.filename):
-        session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
+        session().file, session().line, session().span = place.filename, place.line, getattr(place, "span", None)
 
 
 def record_failure(error: Exception, function: Any, notes: int) -> None:
@@ -320,10 +317,10 @@ def record_failure(error: Exception, function: Any, notes: int) -> None:
         place = getattr(error, "loc", None)
         if place is None or place.line <= 0:
             # During lowering, the session has the place of the current instruction.
-            place = ColumnPlace(session.file, session.line)
-            place.span = session.span
-        failure = _failure(place, text, tuple(session.notes[notes:]))
-    session.failures.append(failure)
+            place = ColumnPlace(session().file, session().line)
+            place.span = session().span
+        failure = _failure(place, text, tuple(session().notes[notes:]))
+    session().failures.append(failure)
 
 
 _OF_TRY = ("set_try_status", "exception_match")
@@ -333,7 +330,7 @@ def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
     """Returns whether a function was refused before type inference began, or because of a ``try`` statement, which type
     inference ignores."""
     untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
-    return untyped or not session.line or any(word in text for word in _OF_TRY)
+    return untyped or not session().line or any(word in text for word in _OF_TRY)
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
@@ -341,39 +338,17 @@ def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
     function, this is the first such failure. If that failure's file ranks lower than the constraint's file (``_rank``),
     the returned failure has the constraint's place instead. If that file is numba's or the compiler's own, the returned
     failure has the constraint's text and notes as well."""
-    own = _failure(place, str(error), tuple(session.notes))
-    inner = session.failures[causes] if len(session.failures) > causes else None
+    own = _failure(place, str(error), tuple(session().notes))
+    inner = session().failures[causes] if len(session().failures) > causes else None
     if inner is None:
         return own
-    if _rank(inner.file) >= _rank(own.file):
+    if rank_of(inner.file) >= rank_of(own.file):
         return inner
-    return own if _rank(inner.file) == 0 else _failure(place, inner.text, inner.notes)
+    return own if rank_of(inner.file) == 0 else _failure(place, inner.text, inner.notes)
 
 
 def _failure(place: Any, text: str, notes: tuple[str, ...]) -> Failure:
     return Failure(place.filename, place.line, getattr(place, "span", None), text, notes)
-
-
-def is_numbas(file: str) -> bool:
-    """Returns whether a file belongs to numba or to oxide's compiler, and so not to a kernel's author."""
-    return _rank(file) == 0
-
-
-def _rank(file: str) -> int:
-    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and for
-    ``oxide_kernels``, 2 for any other file."""
-    if file.startswith(_COMPILERS):
-        return 0
-    return 1 if file.startswith(_LIBRARIES) else 2
-
-
-def _folder(file: str) -> str:
-    return str(Path(file).parent) + os.sep
-
-
-_OXIDE = Path(advice.__file__).parents[2]
-_COMPILERS = (_folder(numba.__file__), _folder(numba.cuda.__file__), f"{_OXIDE / 'compiler'}{os.sep}")
-_LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")
 
 
 def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:

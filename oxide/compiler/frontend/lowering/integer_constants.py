@@ -22,6 +22,7 @@ from numba.cuda import compiler as numba_compiler
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import FunctionPass
 
+from .authors import is_numbas
 from .registry import session
 
 _LEAST: Final = -(2**63)
@@ -49,9 +50,7 @@ class FoldIntegers(FunctionPass):  # type: ignore[misc]
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        from .inference import is_numbas  # inference imports this module
-
-        if session.numba_style or is_numbas(state.func_id.filename):
+        if session().numba_style or is_numbas(state.func_id.filename):
             return False
         function = state.func_ir
         statements = [

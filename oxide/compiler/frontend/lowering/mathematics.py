@@ -1,63 +1,26 @@
-"""``oxide.intrinsics``, ``oxide.fast``, and the functions of ``math`` and the built-ins that numba-cuda lacks.
-
-Most of them become calls of libdevice's functions (``__nv_popc``, …). Both back ends define these functions, in
-``compiler.ir.instructions``, ``compiler.ptx.libdevice`` and ``compiler.cpu.libdevice``.
-"""
+"""Functions of ``math`` and built-ins that numba-cuda lacks."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.check import numpy_functions
 from oxide.compiler.ir import decimal_rounding
-from oxide.language import fast, intrinsics
+from oxide.compiler.primitives import scalars
+from oxide.compiler.primitives.scalars import of_floats
+from oxide.compiler.primitives.table import Primitive, float_of, floats
 
+from .primitives import call, kind_of, register
 from .registry import lowering_registry, note, typing_registry
-from .types import display
-
-_Lowered = Callable[[Any, Any, Any, Any], Any]
-"""A lowering function: maps ``(context, builder, signature, arguments)`` to the result."""
-
-
-def _register(
-    function: Any,
-    count: int,
-    shown: str,
-    typed: Callable[[tuple[Any, ...]], Any],
-    lowered: _Lowered,
-    takes: str | None = None,
-) -> None:
-    """Registers a function of ``count`` arguments. ``typed`` maps the types of the arguments to a signature, or to
-    None. ``takes`` describes the arguments in error messages. It must be given if the function also has forms with
-    other numbers of arguments, which are registered elsewhere."""
-    takes = takes or f"{count} argument{'s' * (count != 1)}"
-
-    @typing_registry.register_global(function)
-    class Template(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            if kws or len(args) != count:
-                note(f"{shown} takes {takes}, by position")
-                return None
-            if any(isinstance(argument, types.Optional) for argument in args):
-                return None  # numba tries again with the type without None
-            return typed(plain(args))
-
-    lowering_registry.lower(function, *[types.Any] * count)(lowered)
-
-
-def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Emits a call of a function of libdevice, of LLVM or of oxide's back ends. The types of the arguments determine
-    the function's declaration."""
-    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+from .types import NUMBA_TYPES, display
 
 
 def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
@@ -72,170 +35,20 @@ def plain(args: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(types.unliteral(argument) for argument in args)
 
 
-def _width(kind: Any, single: str, double: str) -> str:
-    return single if kind.bitwidth == 32 else double
-
-
-# Integers
-
-
-def _integers(shown: str, result: Any = None) -> Callable[[tuple[Any, ...]], Any]:
-    def typed(args: tuple[Any, ...]) -> Any:
-        for argument in args:
-            if not (isinstance(argument, types.Integer) and argument.bitwidth in (32, 64)):
-                note(f"{shown} takes 32- and 64-bit integers, not {display(argument)}; convert it, as in u32(x)")
-                return None
-        if len(set(args)) != 1:
-            note(f"{shown} takes integers of one type, not {' and '.join(map(display, args))}; convert one of them")
-            return None
-        return signature(result or args[0], *args)
-
-    return typed
-
-
-def _counting(function: Any, base: str) -> None:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call(builder, f"__nv_{base}{_width(sig.args[0], '', 'll')}", ir.IntType(32), *args)
-
-    shown = f"intrinsics.{function.__name__}"
-    _register(function, 1, shown, _integers(shown, types.int32), lowered)
-
-
-_counting(intrinsics.popc, "popc")
-_counting(intrinsics.clz, "clz")
-_counting(intrinsics.ffs, "ffs")
-
-
-def _lower_brev(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return call(builder, f"__nv_brev{_width(sig.args[0], '', 'll')}", args[0].type, *args)
-
-
-def _lower_mulhi(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    name = f"__nv_{'' if kind.signed else 'u'}{_width(kind, 'mulhi', 'mul64hi')}"
-    return call(builder, name, args[0].type, *args)
-
-
-def _saturating(operation: str) -> _Lowered:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = sig.args[0]
-        name = f"llvm.{'s' if kind.signed else 'u'}{operation}.sat.i{kind.bitwidth}"
-        return call(builder, name, args[0].type, *args)
-
-    return lowered
-
-
-_register(intrinsics.brev, 1, "intrinsics.brev", _integers("intrinsics.brev"), _lower_brev)
-_register(intrinsics.mulhi, 2, "intrinsics.mulhi", _integers("intrinsics.mulhi"), _lower_mulhi)
-for _saturated, _operation in ((intrinsics.saturating_add, "add"), (intrinsics.saturating_sub, "sub")):
-    _shown = f"intrinsics.{_saturated.__name__}"
-    _register(_saturated, 2, _shown, _integers(_shown), _saturating(_operation))
-
-
-# Floats
-
-
 def floating(args: tuple[Any, ...]) -> Any:
     """Returns the type in which a function of floats computes: f32 if all arguments are f32, else f64. Returns None if
     an argument is not a number."""
-    if not all(isinstance(argument, types.Integer | types.Float | types.Boolean) for argument in args):
-        return None
-    return types.float32 if all(argument == types.float32 for argument in args) else types.float64
+    kind = float_of(tuple(map(kind_of, args)))
+    return None if kind is None else NUMBA_TYPES[kind]
 
 
-def _floats(shown: str) -> Callable[[tuple[Any, ...]], Any]:
-    def typed(args: tuple[Any, ...]) -> Any:
-        kind = floating(args)
-        if kind is None:
-            note(f"{shown} takes numbers, not {' and '.join(map(display, args))}")
-            return None
-        return signature(kind, *[kind] * len(args))
-
-    return typed
-
-
-def _libdevice(name: str) -> _Lowered:
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call_of_floats(builder, name, *args)
-
-    return lowered
-
-
-_register(intrinsics.fma, 3, "intrinsics.fma", _floats("intrinsics.fma"), _libdevice("fma"))
-_register(intrinsics.fmax, 2, "intrinsics.fmax", _floats("intrinsics.fmax"), _libdevice("fmax"))
-_register(intrinsics.fmin, 2, "intrinsics.fmin", _floats("intrinsics.fmin"), _libdevice("fmin"))
-_register(intrinsics.rsqrt, 1, "intrinsics.rsqrt", _floats("intrinsics.rsqrt"), _libdevice("rsqrt"))
+for _entry in scalars.ENTRIES:
+    register(_entry)
 for _rounding in numpy_functions.ROUNDING:
-    _shown = f"np.{_rounding.__name__}"
-    _register(_rounding, 1, _shown, _floats(_shown), _libdevice(_rounding.__name__))
-_register(math.cbrt, 1, "math.cbrt", _floats("math.cbrt"), _libdevice("cbrt"))
+    register(Primitive(_rounding, floats, of_floats(_rounding.__name__)), f"np.{_rounding.__name__}")
+register(Primitive(math.cbrt, floats, of_floats("cbrt")))
 if _fma := getattr(math, "fma", None):  # Python 3.13
-    _register(_fma, 3, "math.fma", _floats("math.fma"), _libdevice("fma"))
-
-
-def _lower_saturate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    value = args[0]
-    zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
-    # The maximum comes first, because fmax of a NaN and 0 is 0.
-    return call_of_floats(builder, "fmin", call_of_floats(builder, "fmax", value, zero), one)
-
-
-_register(intrinsics.saturate, 1, "intrinsics.saturate", _floats("intrinsics.saturate"), _lower_saturate)
-
-
-def _typed_to_bits(args: tuple[Any, ...]) -> Any:
-    if args[0] not in (types.float32, types.float64):
-        note(f"intrinsics.to_bits takes an f32 or f64, not {display(args[0])}; convert it, as in f32(x)")
-        return None
-    return signature(types.uint32 if args[0] == types.float32 else types.uint64, *args)
-
-
-def _typed_from_bits(args: tuple[Any, ...]) -> Any:
-    if not (isinstance(args[0], types.Integer) and args[0].bitwidth in (32, 64)):
-        note(f"intrinsics.from_bits takes 32- and 64-bit integers, not {display(args[0])}; convert it, as in u32(x)")
-        return None
-    return signature(types.float32 if args[0].bitwidth == 32 else types.float64, *args)
-
-
-def _lower_bits(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.bitcast(args[0], context.get_value_type(sig.return_type))
-
-
-_register(intrinsics.to_bits, 1, "intrinsics.to_bits", _typed_to_bits, _lower_bits)
-_register(intrinsics.from_bits, 1, "intrinsics.from_bits", _typed_from_bits, _lower_bits)
-
-
-def _fast(function: Any, count: int, name: str) -> None:
-    shown = f"fast.{function.__name__}"
-
-    def typed(args: tuple[Any, ...]) -> Any:
-        if any(argument != types.float32 for argument in args):
-            found = " and ".join(map(display, args))
-            note(f"{shown} approximates for f32, not {found}; use math's function, or convert, as in f32(x)")
-            return None
-        return signature(types.float32, *args)
-
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call(builder, f"__nv_fast_{name}", args[0].type, *args)
-
-    _register(function, count, shown, typed, lowered)
-
-
-for _approximation, _name in (
-    (fast.exp, "expf"),
-    (fast.exp2, "exp2f"),
-    (fast.exp10, "exp10f"),
-    (fast.log, "logf"),
-    (fast.log2, "log2f"),
-    (fast.log10, "log10f"),
-    (fast.sin, "sinf"),
-    (fast.cos, "cosf"),
-    (fast.tan, "tanf"),
-    (fast.reciprocal, "reciprocalf"),
-):
-    _fast(_approximation, 1, _name)
-_fast(fast.pow, 2, "powf")
-_fast(fast.divide, 2, "fdividef")
+    register(Primitive(_fma, floats, of_floats("fma")))
 
 
 class LogarithmToABase(AbstractTemplate):  # type: ignore[misc]
@@ -281,20 +94,29 @@ def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-def _type_round(args: tuple[Any, ...]) -> Any:
-    if not isinstance(args[0], types.Float | types.Integer):
-        note(f"round(x) takes a number, not {display(args[0])}")
-        return None
-    if args[0] == types.float16:  # numba-cuda's float16
-        return signature(types.int64, types.float32)
-    return signature(types.int64 if isinstance(args[0], types.Float) else args[0], *args)
+@typing_registry.register_global(round)
+class Round(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if kws or len(args) != 1:
+            note("round takes 1 or 2 arguments, by position")
+            return None
+        (kind,) = plain(args)
+        if isinstance(kind, types.Optional):
+            return None  # numba tries again with the type without None
+        if not isinstance(kind, types.Float | types.Integer):
+            note(f"round(x) takes a number, not {display(kind)}")
+            return None
+        if kind == types.float16:  # numba-cuda's float16
+            return signature(types.int64, types.float32)
+        return signature(types.int64 if isinstance(kind, types.Float) else kind, kind)
 
 
+@lowering_registry.lower(round, types.Any)
 def _lower_round(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     if isinstance(kind, types.Integer):
         return args[0]
-    return call(builder, f"__nv_{_width(kind, 'float', 'double')}2ll_rn", ir.IntType(64), *args)
+    return call(builder, f"__nv_{'float' if kind.bitwidth == 32 else 'double'}2ll_rn", ir.IntType(64), *args)
 
 
 @typing_registry.register_global(divmod)
@@ -315,9 +137,6 @@ def lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         implementation = context.get_function(function, signature(sig.return_type.dtype, *sig.args))
         parts.append(implementation(builder, args))
     return context.make_tuple(builder, sig.return_type, parts)
-
-
-_register(round, 1, "round", _type_round, _lower_round, takes="1 or 2 arguments")
 
 
 def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ from oxide.compiler.source.source import as_written
 from oxide.weak_table import WeakTable
 
 from .complex_numbers import as_numbas
-from .registry import session
+from .registry import running, session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
@@ -82,8 +83,8 @@ def twin_of(value: Any) -> Any:
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
         return value  # numba.jit with explicit signatures is for the host only; numba's typing reports it
     twins = _twins.setdefault(value, {})
-    fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
-    variant = fastmath, session.fma, session.located
+    fastmath = session().fastmath or bool(value.targetoptions.get("fastmath"))
+    variant = fastmath, session().fma, session().located
     if variant not in twins:
         inline = value.targetoptions.get("inline", "never")
         inline = {True: "always", False: "never"}.get(inline, inline)  # deprecated values, as numba-cuda reads them
@@ -97,32 +98,29 @@ def _read(function: Any) -> Any:
     """Returns the form in which numba compiles a function. Under numba's semantics, this is the function as written.
     Under oxide's semantics, the function's conveniences are rewritten and, if the session keeps types, the nodes of its
     syntax tree are numbered."""
-    if session.numba_style:
+    if session().numba_style:
         return as_written(function)
-    return plain(function) if session.typings is None else session.typings.numbered(function)
+    return plain(function) if session().typings is None else session().typings.numbered(function)
 
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
     """Makes every numba dispatcher compile with ``compile_function`` within the ``with`` block. If
-    ``session.overloads`` is False, a dispatcher raises ``TypingError`` instead.
+    ``overloads`` of the session is False, a dispatcher raises ``TypingError`` instead.
 
     Also makes numba compile the form of a function that ``_read`` returns, for inlined functions too. numba holds its
     compiler lock while it types a function, so no other thread sees these changes.
     """
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
-        if not session.overloads:
+        if not session().overloads:
             raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
         if args not in dispatcher.overloads:
-            outer = session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span
-            session.numba_style, session.fastmath = True, bool(dispatcher.targetoptions.get("fastmath"))
-            session.fma = session.fma and not session.fastmath
-            try:
-                with dispatcher._compiling_counter:
-                    result = compile_function(dispatcher.py_func, args, return_type)
-            finally:
-                session.numba_style, session.fastmath, session.fma, session.file, session.line, session.span = outer
+            fastmath = bool(dispatcher.targetoptions.get("fastmath"))
+            fma = session().fma and not fastmath
+            own = replace(session(), numba_style=True, fastmath=fastmath, fma=fma, remembered={})
+            with running(own), dispatcher._compiling_counter:
+                result = compile_function(dispatcher.py_func, args, return_type)
             dispatcher.overloads[args] = result
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return dispatcher.overloads[args]

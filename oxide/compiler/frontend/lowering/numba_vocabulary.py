@@ -10,7 +10,6 @@ libNVVM for the size of an element.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -21,11 +20,10 @@ from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.typing.npydecl import parse_dtype
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.ir.primitives import GRID_BARRIER
+from oxide.compiler.primitives.threads import GRID_BARRIER
 
-from .barrier import as_bit
 from .numba_half import CONVERSIONS
-from .primitives import call_primitive, site
+from .primitives import as_bit, call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
 from .total_builder import TotalBuilder
@@ -65,10 +63,12 @@ class PrimitiveBuilder(TotalBuilder):
 
 
 def _of_assembly(text: str) -> Any:
-    if _CACHED_LOAD.match(text):
-        return _load_anew if text.startswith("ld.global.cv") else _load
-    if _CACHED_STORE.match(text):
-        return _store
+    # Cache operators are hints, without which an access has the same meaning. Only ``cv`` makes an access atomic.
+    match text.split(" "):
+        case [opcode, "$0,", "[$1];"] if opcode.startswith("ld.global."):
+            return _load_anew if opcode.startswith("ld.global.cv") else _load
+        case [opcode, "[$0],", "$1;"] if opcode.startswith("st.global."):
+            return _store
     return _ASSEMBLY.get(text)
 
 
@@ -251,10 +251,6 @@ _INTRINSICS: dict[str, Any] = {
         for which in ("max", "min")
     },
 }
-
-# Cache operators are hints, without which an access has the same meaning. Only ``ld.global.cv`` becomes an atomic load.
-_CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
-_CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
 
 _ASSEMBLY: dict[str, Any] = {
     "activemask.b32 $0;": _active_mask,

@@ -48,7 +48,7 @@ def _power_of_numba(base: i64, exponent: i64) -> i64:
 def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     # The base and the result have the same bits for signed and unsigned types, so only the exponent's type matters.
     exponent = sig.args[1]
-    power = _power if not exponent.signed else _power_of_numba if session.numba_style else _power_signed
+    power = _power if not exponent.signed else _power_of_numba if session().numba_style else _power_signed
     return call_device_function(context, builder, power, (exponent,) * 2, args)
 
 

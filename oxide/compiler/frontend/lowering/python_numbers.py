@@ -33,7 +33,7 @@ def _lower_extreme(function: Any) -> Any:
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.return_type
         first, second = (context.cast(builder, value, given, kind) for value, given in zip(args, sig.args, strict=True))
-        if session.numba_style:
+        if session().numba_style:
             return call_of_floats(builder, libdevice, first, second)
         return builder.select(_is_beyond(builder, comparison, second, first), second, first)
 
@@ -69,7 +69,7 @@ def _lower_floor_division(context: Any, builder: Any, sig: Any, args: Any) -> An
         return builder.udiv(dividend, divisor)
     rounded = builder.zext(_is_rounded_down(builder, builder.srem(dividend, divisor), divisor), dividend.type)
     quotient = builder.sub(builder.sdiv(dividend, divisor), rounded)
-    if not session.numba_style:
+    if not session().numba_style:
         return quotient
     is_least = builder.icmp_signed("==", dividend, ir.Constant(dividend.type, kind.minval))
     by_minus_one = builder.icmp_signed("==", divisor, ir.Constant(divisor.type, -1))

@@ -87,7 +87,7 @@ class KeepTypes(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        kept = session.typings
+        kept = session().typings
         if kept is None:
             return False
         typed = kept.of_numbered(state.func_id.func, state.args)

@@ -30,7 +30,7 @@ class RecordWidening(AnalysisPass):  # type: ignore[misc]
         AnalysisPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        if session.numba_style:
+        if session().numba_style:
             return False
         for block in state.func_ir.blocks.values():
             for statement in block.body:
@@ -39,7 +39,7 @@ class RecordWidening(AnalysisPass):  # type: ignore[misc]
                 if signature is not None and (found := _widening(state, expression, signature)):
                     operation, result, narrow = found
                     place = statement.loc
-                    session.widenings.append(Widening(place.filename, place.line, operation, result, narrow))
+                    session().widenings.append(Widening(place.filename, place.line, operation, result, narrow))
         return False
 
 

@@ -54,9 +54,7 @@ class GetMutAttribute(AttributeTemplate):  # type: ignore[misc]
             )
         if not kind.mutable:
             return None
-        from .tiles import GetTile
-
-        return types.BoundFunction(GetTile if kind.tile else GetMut, kind)
+        return types.BoundFunction(GET_MUT[bool(kind.tile)], kind)
 
 
 class GetMut(AbstractTemplate):  # type: ignore[misc]
@@ -71,6 +69,10 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
             note(f"{output.parameter} is a {output.shown}: take its ThreadIndex from thread.index_1d()")
             return None
         return signature(RefType(output.dtype, axes=by_row), *args, recvr=output)
+
+
+GET_MUT: dict[bool, Any] = {False: GetMut}
+"""The types of ``get_mut``, by whether the slice has tiles: ``tiles.py`` adds that of tiles."""
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:

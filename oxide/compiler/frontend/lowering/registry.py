@@ -1,13 +1,16 @@
-"""State shared by the lowering modules: registries, the place in the source being lowered, and notes for error
-messages.
+"""What the lowering modules share: registries, the run of the front end to which a callback of numba belongs, and the
+numbers of fault sites.
 
-All of this state is used under numba's global compiler lock, so plain module state is safe here.
+numba calls back without an argument of oxide's, so that the run is in a context variable. ``running`` sets it for a
+``with`` block, and a function that is compiled with other options has a run of its own, made of the outer one.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +30,9 @@ lowering_registry = LoweringRegistry("oxide")
 
 @dataclass(slots=True)
 class Session:
-    """The state of one run of the front end: its options, the place in the source being lowered, and the notes and
-    failures of type inference. With ``located``, each instruction carries its place in the source, for the sanitizer
-    and for line tables."""
+    """One run of the front end: its options, the place in the source being lowered, and the notes and failures of type
+    inference. With ``located``, each instruction carries its place in the source, for the sanitizer and for line
+    tables."""
 
     file: str = ""
     line: int = 0
@@ -57,9 +60,27 @@ class Session:
     """The recorded widenings of the function that is being compiled."""
     captured: dict[int, Captured] = field(default_factory=dict)
     """The device arrays from outside that the function being compiled names, by the ``id`` of the object."""
+    remembered: dict[Any, Any] = field(default_factory=dict)
+    """The signatures of operators' calls, and the types of builtins, that were resolved with these options."""
 
 
-session = Session()
+_session: ContextVar[Session] = ContextVar("session")
+
+
+def session() -> Session:
+    """Returns the run of the front end that is under way."""
+    return _session.get()
+
+
+@contextmanager
+def running(run: Session) -> Iterator[Session]:
+    """Makes a run the one under way within the ``with`` block."""
+    token = _session.set(run)
+    try:
+        yield run
+    finally:
+        _session.reset(token)
+
 
 sites: list[FaultSite] = []
 """The fault sites of all accesses and asserts that were ever lowered. The position of a site in the list is its number,
@@ -76,7 +97,8 @@ def site_number(parameter: str, assertion: str | None = None, axis: int | None =
     """Returns the number of the fault site that is being lowered: an access to the array ``parameter``, a call of the
     function ``parameter``, or an ``assert``. For an access with several ``axes``, ``axis`` is the axis that is
     checked."""
-    site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
+    run = session()
+    site = FaultSite(parameter, run.file, run.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)
         sites.append(site)
@@ -85,12 +107,12 @@ def site_number(parameter: str, assertion: str | None = None, axis: int | None =
 
 def note(message: str) -> None:
     """Records why typing is about to fail. If typing fails, the last note becomes the text of the ``CompileError``."""
-    session.notes.append(message)
+    session().notes.append(message)
 
 
 def note_first(message: str) -> None:
     """Records why typing is about to fail, unless a note already exists."""
-    if not session.notes:
+    if not session().notes:
         note(message)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from typing import Any
 
 from llvmlite import ir
@@ -23,10 +22,11 @@ from oxide.compiler.ir.local_memory import array_name
 from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
-from .common import address, attribute, has_length, readable, writable
+from .array_elements import readable, writable
+from .common import address, attribute, has_length
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
-from .slices import axes_in_bounds, axis_sites, element_index, load_inside
+from .slices import axes_in_bounds, axis_sites, index_parts
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -105,7 +105,7 @@ def _number() -> int:
     """Returns a new number for the array being lowered, and records the array's place in the source under this
     number."""
     number = next(_numbers)
-    array_places[number] = session.file, session.line, session.span
+    array_places[number] = session().file, session().line, session().span
     return number
 
 
@@ -159,24 +159,6 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.make_tuple(builder, types.UniTuple(types.int64, kind.ndim), _lengths(context, builder, kind))
 
 
-@lowering_registry.lower(operator.getitem, BlockArrayType, types.Any)
-def lower_element(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the element at an index of a shared, local or constant array."""
-    kind = sig.args[0]
-    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, args[0], offset, inside)
-
-
-@lowering_registry.lower(operator.setitem, BlockArrayType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    inside, offset = locate(context, builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [offset]))
-    return context.get_dummy_value()
-
-
 def check_index(kind: Any, index: Any) -> bool:
     """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
@@ -191,26 +173,26 @@ def check_index(kind: Any, index: Any) -> bool:
     return True
 
 
-readable(BlockArrayType, check_index)
-writable(BlockArrayType, check_index)
-
-
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
     """Returns whether an index is in bounds, checked axis by axis, and the indexed element's offset in row-major
     order."""
-    if isinstance(index_type, types.BaseTuple):
-        parts = [
-            element_index(builder, part_type, part)
-            for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-        ]
-    else:
-        parts = [element_index(builder, index_type, index)]
+    parts = index_parts(builder, index_type, index)
     axes = list(zip(parts, _lengths(context, builder, kind), strict=True))
     inside = axes_in_bounds(builder, axes, axis_sites(builder, kind.shown, len(axes)))
     offset = None
     for part, length in axes:
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
     return inside, offset
+
+
+def element_of_array(context: Any, builder: Any, kind: Any, value: Any, *index: Any) -> tuple[Any, Any, Any]:
+    """Does what ``locate`` does for ``elements``: a shared, local or constant array is the address of its elements."""
+    inside, offset = locate(context, builder, kind, *index)
+    return inside, value, offset
+
+
+readable(BlockArrayType, check_index, element_of_array)
+writable(BlockArrayType, check_index, element_of_array)
 
 
 def _lengths(context: Any, builder: Any, kind: Any) -> list[Any]:

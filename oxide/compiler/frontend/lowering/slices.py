@@ -257,13 +257,7 @@ def element_of(
     """Returns a slice's pointer, an element's offset in row-major order, and a list with the index and the length of
     each axis."""
     view = proxy(context, builder, kind, value)
-    if isinstance(index_type, types.BaseTuple):
-        parts = [
-            element_index(builder, part_type, part)
-            for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-        ]
-    else:
-        parts = [element_index(builder, index_type, index)]
+    parts = index_parts(builder, index_type, index)
     lengths = lengths_of(builder, kind, view)
     offset = None
     for part, length in zip(parts, lengths, strict=True):
@@ -378,6 +372,16 @@ def element_index(builder: Any, kind: Any, value: Any) -> Any:
     if kind.bitwidth == 64:
         return value
     return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
+
+
+def index_parts(builder: Any, kind: Any, index: Any) -> list[Any]:
+    """Returns the numbers of an index, one for each axis, as signed 64-bit numbers."""
+    if not isinstance(kind, types.BaseTuple):
+        return [element_index(builder, kind, index)]
+    return [
+        element_index(builder, part_type, part)
+        for part_type, part in zip(kind, cgutils.unpack_tuple(builder, index), strict=True)
+    ]
 
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:

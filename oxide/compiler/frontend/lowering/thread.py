@@ -10,15 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
 
-from oxide.language import thread
+from oxide.compiler.primitives.table import Primitive, returning
+from oxide.language import thread, warp
 
 from .common import methods, optional, primitive, structure
+from .primitives import call, register
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
 
@@ -128,21 +130,12 @@ class Index2d(AbstractTemplate):  # type: ignore[misc]
         return signature(grid_index, types.unliteral(args[0]))
 
 
-@typing_registry.register_global(thread.index_2d_row)
-@typing_registry.register_global(thread.index_2d_col)
-class Index2dPart(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64) if not args and not kws else None
-
-
 @lowering_registry.lower(thread.index_1d)
-@lowering_registry.lower(thread.index_2d_col)
-def _lower_x(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return global_index(builder, "x")
 
 
-@lowering_registry.lower(thread.index_2d_row)
-def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return global_index(builder, "y")
 
 
@@ -189,12 +182,31 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.icmp_signed(">=", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
 
 
+def _special(builder: Any, name: str) -> Any:
+    return call(builder, f"llvm.nvvm.read.ptx.sreg.{name}", ir.IntType(32))
+
+
 def _register(builder: Any, name: str) -> Any:
-    function_type = ir.FunctionType(ir.IntType(32), ())
-    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.nvvm.read.ptx.sreg.{name}")
-    return builder.zext(builder.call(function, ()), _WORD)
+    return builder.zext(_special(builder, name), _WORD)
 
 
 def global_index(builder: Any, axis: str) -> Any:
     first = builder.mul(_register(builder, f"ctaid.{axis}"), _register(builder, f"ntid.{axis}"))
     return builder.add(first, _register(builder, f"tid.{axis}"))
+
+
+def _lane_id(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _register(builder, "laneid")
+
+
+def _warp_id(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # The hardware's %warpid is not used: it is the warp's current slot, which may change while the warp runs.
+    rows = builder.add(builder.mul(_special(builder, "tid.z"), _special(builder, "ntid.y")), _special(builder, "tid.y"))
+    linear = builder.add(builder.mul(rows, _special(builder, "ntid.x")), _special(builder, "tid.x"))
+    return builder.zext(builder.lshr(linear, ir.Constant(ir.IntType(32), 5)), _WORD)
+
+
+register(Primitive(thread.index_2d_row, returning("i64")), lowered=_row)
+register(Primitive(thread.index_2d_col, returning("i64")), lowered=_column)
+register(Primitive(warp.lane_id, returning("i64")), lowered=_lane_id)
+register(Primitive(warp.warp_id, returning("i64")), lowered=_warp_id)

@@ -14,7 +14,6 @@ computed with an overflow bit.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
@@ -24,17 +23,17 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.signature.signature import alignment_of
 
-from .common import has_length, optional, readable, structure, writable
+from .array_elements import readable, writable
+from .common import has_length, optional, structure
 from .primitives import site
-from .refs import takes_thread_index
+from .refs import GET_MUT, takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
     SliceType,
     axes_in_bounds,
     axis_sites,
-    element_index,
     in_bounds,
-    load_inside,
+    index_parts,
     lower_flat,
 )
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
@@ -89,6 +88,9 @@ class GetTile(AbstractTemplate):  # type: ignore[misc]
             return None
         kind = TileRefType(output.dtype, output.tile, output.parameter, self.partial)
         return signature(kind, *args, recvr=output)
+
+
+GET_MUT[True] = GetTile
 
 
 class GetRemainder(GetTile):
@@ -264,41 +266,22 @@ def _is_position(kind: Any, position: Any) -> bool:
     return True
 
 
-readable(TileRefType, _is_position)
-writable(TileRefType, _is_position)
-
-
-@lowering_registry.lower(operator.getitem, TileRefType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    tile = proxy(context, builder, kind, args[0])
-    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, tile.data, offset, inside)
-
-
-@lowering_registry.lower(operator.setitem, TileRefType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    tile = proxy(context, builder, kind, args[0])
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    inside, offset = _locate(builder, kind, tile, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(tile.data, [offset]))
-    return context.get_dummy_value()
-
-
-def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Returns two results: whether the tile is not None and a position is inside it, and the offset of the element at
-    the position from the tile's first element. If the first is false, the emitted code records a fault."""
-    if isinstance(position_type, types.BaseTuple):
-        parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
-    else:
-        parts = [(position_type, position)]
-    numbers = [element_index(builder, part_type, part) for part_type, part in parts]
+def _locate(
+    context: Any, builder: Any, kind: Any, value: Any, position_type: Any, position: Any
+) -> tuple[Any, Any, Any]:
+    """Returns whether the tile is not None and a position is inside it, the address of the tile's first element, and
+    the offset of the element at the position. If the first is false, the emitted code records a fault."""
+    tile = proxy(context, builder, kind, value)
+    numbers = index_parts(builder, position_type, position)
     whole = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
     axes = list(zip(numbers, _sides(kind, tile), strict=True))
     inside = builder.and_(whole, axes_in_bounds(builder, axes, axis_sites(builder, kind.what, len(axes))))
-    return inside, numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
+    offset = numbers[0] if len(numbers) == 1 else builder.add(builder.mul(numbers[0], tile.width), numbers[1])
+    return inside, tile.data, offset
+
+
+readable(TileRefType, _is_position, _locate)
+writable(TileRefType, _is_position, _locate)
 
 
 def _sides(kind: Any, tile: Any) -> list[Any]:

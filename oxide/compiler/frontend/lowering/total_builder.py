@@ -71,7 +71,7 @@ def _floating(operation: str) -> Any:
     plain = getattr(ir.IRBuilder, operation)
 
     def build(self: Any, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
-        fast = session.fastmath and str(lhs.type) in ("float", "double")
+        fast = session().fastmath and str(lhs.type) in ("float", "double")
         return plain(self, lhs, rhs, name, tuple(FAST.split()) if fast else flags)
 
     return build

@@ -21,7 +21,7 @@ from .common import check_value
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, axis_sites, check_indices, element_index, element_of, lengths_of
+from .slices import SliceType, axes_inside, axis_sites, check_indices, element_of, index_parts, lengths_of
 from .types import display
 from .unchecked import mark_unchecked
 
@@ -269,13 +269,10 @@ def end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, A
 
     ``index`` is the index of the first element. ``last`` is the distance from the first to the last element on the last
     axis. All axes of the returned index have 64 bits."""
-    if not isinstance(index_type, types.BaseTuple):
-        return types.int64, builder.add(element_index(builder, index_type, index), last)
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
+    parts = index_parts(builder, index_type, index)
     parts[-1] = builder.add(parts[-1], last)
+    if not isinstance(index_type, types.BaseTuple):
+        return types.int64, parts[0]
     return types.UniTuple(types.int64, len(parts)), cgutils.pack_array(builder, parts)
 
 

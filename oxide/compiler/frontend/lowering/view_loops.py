@@ -23,35 +23,9 @@ from .common import structure
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
 from .unchecked import load_unchecked
-from .views import TileViewType, VectorViewType, offset_of, report_none, vector
+from .views import TileIteratorType, TileViewType, VectorIteratorType, VectorViewType, offset_of, report_none, vector
 
 _WORD = ir.IntType(64)
-
-
-class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
-    """The type of an iterator over one view or, if ``zipped``, over several views in lockstep."""
-
-    def __init__(self, vectors: tuple[VectorViewType, ...], zipped: bool = False) -> None:
-        self.vectors = vectors
-        self.zipped = zipped
-        super().__init__(f"{'zip_exact' if zipped else 'iterator'}({', '.join(str(vector) for vector in vectors)})")
-
-    @property
-    def yield_type(self) -> Any:
-        elements = [vector.dtype for vector in self.vectors]
-        return types.BaseTuple.from_types(elements) if self.zipped else elements[0]
-
-
-class TileIteratorType(types.IteratorType):  # type: ignore[misc]
-    """The type of an iterator over the rows of a tile."""
-
-    def __init__(self, tile: TileViewType) -> None:
-        self.tile = tile
-        super().__init__(f"iterator({tile})")
-
-    @property
-    def yield_type(self) -> Any:
-        return VectorViewType(self.tile.dtype, self.tile.parameter, contiguous=True)
 
 
 _COUNTERS = [("index", types.CPointer(types.int64)), ("left", types.CPointer(types.int64))]

@@ -13,7 +13,7 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
@@ -22,7 +22,7 @@ from oxide.language.views import MatrixView
 from .common import attribute, has_length, methods, optional, same_form, structure
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
+from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -58,8 +58,6 @@ class VectorViewType(types.IterableType):  # type: ignore[misc]
 
     @property
     def iterator_type(self) -> Any:
-        from .view_loops import VectorIteratorType
-
         return VectorIteratorType((self,))
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -84,8 +82,6 @@ class TileViewType(types.IterableType):  # type: ignore[misc]
 
     @property
     def iterator_type(self) -> Any:
-        from .view_loops import TileIteratorType
-
         return TileIteratorType(self)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -95,6 +91,32 @@ class TileViewType(types.IterableType):  # type: ignore[misc]
 
     def can_convert_to(self, context: Any, other: Any) -> Any:
         return Conversion.safe if isinstance(other, TileViewType) and other.dtype == self.dtype else None
+
+
+class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
+    """The type of an iterator over one view or, if ``zipped``, over several views in lockstep."""
+
+    def __init__(self, vectors: tuple[VectorViewType, ...], zipped: bool = False) -> None:
+        self.vectors = vectors
+        self.zipped = zipped
+        super().__init__(f"{'zip_exact' if zipped else 'iterator'}({', '.join(str(vector) for vector in vectors)})")
+
+    @property
+    def yield_type(self) -> Any:
+        elements = [vector.dtype for vector in self.vectors]
+        return types.BaseTuple.from_types(elements) if self.zipped else elements[0]
+
+
+class TileIteratorType(types.IteratorType):  # type: ignore[misc]
+    """The type of an iterator over the rows of a tile."""
+
+    def __init__(self, tile: TileViewType) -> None:
+        self.tile = tile
+        super().__init__(f"iterator({tile})")
+
+    @property
+    def yield_type(self) -> Any:
+        return VectorViewType(self.tile.dtype, self.tile.parameter, contiguous=True)
 
 
 REPORT = [("valid", types.boolean), ("bad_index", types.int64), ("bad_length", types.int64), ("site", types.int32)]
@@ -349,10 +371,7 @@ def _lower_vector_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
-    i, j = (
-        element_index(builder, part_type, part)
-        for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
-    )
+    i, j = index_parts(builder, sig.args[1], args[1])
     places = axis_sites(builder, f"a tile of {kind.parameter}", 2)
     inside = axes_in_bounds(builder, [(i, view.rows), (j, view.cols)], places)
     offset = builder.add(builder.mul(i, view.stride), j)

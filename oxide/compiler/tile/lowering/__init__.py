@@ -21,9 +21,9 @@ from oxide.compiler.tile.producers import PRODUCER_THREADS
 from oxide.errors import cell_of
 from oxide.language.types import ScalarType
 
-from . import effects, engine_rings, producer
+from . import effects, engine_rings, producer, registers, tensors
 from .code import ROLLED
-from .core import Lowering
+from .core import Lowering, Parts
 from .registers import prelude
 
 __all__ = ["keep_rolled", "lower"]
@@ -55,7 +55,8 @@ def lower(
     instructions carry their lines. Raises ``CompileError`` if the buffers take more than ``most`` bytes.
     """
     types = {each: (scalar, kind) for each, scalar, kind in scalars}
-    low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)
+    parts = Parts(tensors.loaded, tensors.gathered, registers.spill, registers.places)
+    low = Lowering(program, types, threads, FAST if fastmath else "", plan, parts, located=located)
     parameters = []
     for each in order:
         if each in types:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import Program
@@ -83,6 +83,15 @@ class Held:
     rows: bool
 
 
+class Parts(NamedTuple):
+    """What a lowering calls of the modules above this one: ``tensors.py`` and ``registers.py``."""
+
+    loaded: Callable[[Lowering, Node, Index], str]
+    gathered: Callable[[Lowering, Node, Index], str]
+    spill: Callable[[Lowering, Held, Buffer], None]
+    places: Callable[[Lowering, Layout], tuple[list[str], list[str]]]
+
+
 @final
 class Lowering:
     """The state of a lowering: for a GPU's block of ``threads`` threads, or for the CPU if ``threads`` is 1."""
@@ -94,6 +103,7 @@ class Lowering:
         threads: int,
         flags: str,
         plan: Plan,
+        parts: Parts,
         *,
         located: bool = False,
     ) -> None:
@@ -102,6 +112,7 @@ class Lowering:
         self.threads = threads
         self.flags = flags
         self.plan = plan
+        self.parts = parts
         self.code = Code(located=located)
         self.buffers: dict[Node, Buffer] = {}
         self.registers: dict[Node, Held] = {}
@@ -232,13 +243,9 @@ class Lowering:
             source = inputs[0]
             return self.element(source, self.viewed(node, index))
         if op == "load":
-            from .tensors import loaded
-
-            return loaded(self, node, index)
+            return self.parts.loaded(self, node, index)
         if op == "gather":
-            from .tensors import gathered
-
-            return gathered(self, node, index)
+            return self.parts.gathered(self, node, index)
         if op == "order":
             place = self.load(self.orders[inputs[0]], index)
             return code.new(f"sext i32 {place} to i64")
@@ -337,9 +344,7 @@ class Lowering:
         held = self.registers.get(node)
         self.barrier()
         if held is not None:
-            from .registers import spill
-
-            spill(self, held, buffer)
+            self.parts.spill(self, held, buffer)
         else:
             self.over(node.shape, [node], lambda index: self.store(buffer, index, self.element(node, index)))
         self.barrier()
@@ -350,9 +355,7 @@ class Lowering:
         """Returns two lists of names: for the rows and for the columns of this thread's elements."""
         found = self.grids.get(layout)
         if found is None:
-            from .registers import places
-
-            found = self.grids[layout] = places(self, layout)
+            found = self.grids[layout] = self.parts.places(self, layout)
         return found
 
     def slot_of(self, held: Held, index: Index) -> int | None:

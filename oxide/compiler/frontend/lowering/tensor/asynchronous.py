@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.primitives import call_primitive, register, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
     first_parameters,
@@ -28,6 +28,7 @@ from oxide.compiler.frontend.lowering.slices import SliceType, check_indices, el
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
+from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor.copies import commit, copy_async, wait
 
 from .fragments import BYTES, constant
@@ -165,19 +166,7 @@ def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, 
     return data, parts, lengths
 
 
-@typing_registry.register_global(commit)
-class Commit(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if args or kws:
-            note("tensor.commit takes no argument")
-            return None
-        return signature(types.none)
-
-
-@lowering_registry.lower(commit)
-def _lower_commit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    call_primitive(builder, _VOID, "oxide.tensor.commit", (), site(builder, "tensor.commit()"))
-    return context.get_dummy_value()
+register(Primitive(commit, returning(NONE), has_site=True))
 
 
 @typing_registry.register_global(wait)

@@ -9,9 +9,10 @@ from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.common import address
+from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor import cluster
 
-from ..primitives import call_primitive, site
+from ..primitives import call_primitive, register, site
 from ..registry import bound, lowering_registry, note_first, parameters, typing_registry
 from ..shared import BlockArrayType
 from ..slices import element_index, in_bounds
@@ -33,40 +34,21 @@ class RemoteArrayType(BlockArrayType):
 address(RemoteArrayType)
 
 
-def _number(function: Any, name: str) -> None:
-    @typing_registry.register_global(function)
-    class Number(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            return signature(types.int64) if not args and not kws else None
-
-    @lowering_registry.lower(function)
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.zext(_read(builder, name), _WORD)
-
-
 def _read(builder: Any, name: str) -> Any:
     return call_primitive(builder, _INT, f"oxide.cluster.{name}", (), site(builder, f"tensor.cluster.{name}()"))
 
 
-_number(cluster.rank, "rank")
-_number(cluster.size, "size")
+def _number(function: Any) -> None:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.zext(_read(builder, function.__name__), _WORD)
+
+    register(Primitive(function, returning("i64")), lowered=lowered)
 
 
-def _barrier(function: Any, name: str) -> None:
-    @typing_registry.register_global(function)
-    class Barrier(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            return signature(types.none) if not args and not kws else None
-
-    @lowering_registry.lower(function)
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        what = f"tensor.cluster.{function.__name__}()"
-        call_primitive(builder, ir.VoidType(), f"oxide.cluster.{name}", (), site(builder, what))
-        return context.get_dummy_value()
-
-
-_barrier(cluster.sync, "barrier")
-_barrier(cluster.meet, "meeting")
+_number(cluster.rank)
+_number(cluster.size)
+register(Primitive(cluster.sync, returning(NONE), "oxide.cluster.barrier", has_site=True))
+register(Primitive(cluster.meet, returning(NONE), "oxide.cluster.meeting", has_site=True))
 
 
 @typing_registry.register_global(cluster.remote)

@@ -8,6 +8,7 @@ element, so that all lanes can execute ``ldmatrix`` together.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ def _typed(function: Any, problem: Callable[..., bool]) -> None:
     """Registers the typing of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
     ``transposed``. ``problem`` adds a note and returns True if it refuses the arguments."""
     name = function.__name__
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = tuple(inspect.signature(function).parameters)
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -277,7 +278,7 @@ def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
 
 
 def _lower_blocks(function: Any) -> None:
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = tuple(inspect.signature(function).parameters)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given, kinds = dict(zip(names, args, strict=False)), dict(zip(names, sig.args, strict=False))

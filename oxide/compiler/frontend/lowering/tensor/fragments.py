@@ -7,16 +7,15 @@ addresses.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods, readable, writable
-from oxide.compiler.frontend.lowering.mathematics import call
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.array_elements import readable, writable
+from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods
+from oxide.compiler.frontend.lowering.primitives import call, call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
     lowering_registry,
@@ -25,7 +24,7 @@ from oxide.compiler.frontend.lowering.registry import (
     parameters,
     typing_registry,
 )
-from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
+from oxide.compiler.frontend.lowering.slices import element_index, in_bounds
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
 from oxide.compiler.source.fragment_layouts import ELEMENTS, Layout
 from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert
@@ -125,30 +124,16 @@ def _takes_index(kind: FragmentType, index: Any) -> bool:
     return False
 
 
-readable(FragmentType, _takes_index)
-writable(FragmentType, _takes_index)
-
-
-@lowering_registry.lower(operator.getitem, FragmentType, types.Integer)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    index, inside = _checked(builder, kind, sig.args[1], args[1])
-    return load_inside(context, builder, kind.dtype, args[0], index, inside)
-
-
-def _checked(builder: Any, kind: FragmentType, index_type: Any, index: Any) -> tuple[Any, Any]:
+def _locate(
+    context: Any, builder: Any, kind: FragmentType, value: Any, index_type: Any, index: Any
+) -> tuple[Any, Any, Any]:
     number = element_index(builder, index_type, index)
-    return number, in_bounds(builder, number, ir.Constant(WORD, kind.layout.length), site(builder, kind.shown))
+    place = site(builder, kind.shown)
+    return in_bounds(builder, number, ir.Constant(WORD, kind.layout.length), place), value, number
 
 
-@lowering_registry.lower(operator.setitem, FragmentType, types.Integer, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    index, inside = _checked(builder, kind, sig.args[1], args[1])
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [index]))
-    return context.get_dummy_value()
+readable(FragmentType, _takes_index, _locate)
+writable(FragmentType, _takes_index, _locate)
 
 
 class _Place(AbstractTemplate):  # type: ignore[misc]

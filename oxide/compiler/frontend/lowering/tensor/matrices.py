@@ -11,7 +11,7 @@ from numba.cuda import cgutils, types
 
 from oxide.compiler.frontend.lowering.registry import note, note_first, proxy
 from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
-from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, element_index
+from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, index_parts
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.source.fragment_layouts import Layout
 
@@ -102,10 +102,7 @@ def locate_matrix(
 ) -> Matrix:
     """Emits the bounds checks of a matrix, for the first and the last element on each axis, and returns the matrix.
     Slices accessed without checks get none."""
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
+    parts = index_parts(builder, index_type, index)
     if isinstance(kind, SliceType):
         view = proxy(context, builder, kind, value)
         data, lengths = view.data, cgutils.unpack_tuple(builder, view.shape)

@@ -13,11 +13,13 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.primitives import call_primitive, register, site
 from oxide.compiler.frontend.lowering.registry import bound, lowering_registry, note, typing_registry
-from oxide.compiler.frontend.lowering.types import OpenFloat, display
+from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.ir.half import TF32
+from oxide.compiler.primitives.table import OPEN, Primitive, shown
 from oxide.compiler.source.fragment_layouts import PRODUCTS, Layout, instruction
+from oxide.compiler.source.typings import Signature
 from oxide.language.tensor.mma import mma, tf32
 
 from .fragments import BYTES, FragmentType, element_at
@@ -85,19 +87,10 @@ def _lower_mma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-@typing_registry.register_global(tf32)
-class RoundToTf32(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) != 1 or kws:
-            note("tensor.tf32 takes one f32")
-            return None
-        plain = types.unliteral(args[0])
-        if plain != types.float32 and not isinstance(plain, OpenFloat):
-            note(f"tensor.tf32 takes an f32, not {display(plain)}; convert it, as in f32(x)")
-            return None
-        return signature(types.float32, types.float32)
+def _typed_tf32(name: str, kinds: tuple[str, ...]) -> Signature | str:
+    if kinds[0] in ("f32", OPEN):
+        return Signature(("f32",), "f32")
+    return f"{name} takes an f32, not {shown(kinds)}; convert it, as in f32(x)"
 
 
-@lowering_registry.lower(tf32, types.Float)
-def _lower_tf32(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return call_primitive(builder, ir.FloatType(), TF32, (args[0],))
+register(Primitive(tf32, _typed_tf32, TF32))

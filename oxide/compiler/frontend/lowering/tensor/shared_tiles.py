@@ -6,21 +6,21 @@ engine.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.common import primitive, readable, writable
+from oxide.compiler.frontend.lowering.array_elements import readable, writable
+from oxide.compiler.frontend.lowering.common import primitive
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.language.tensor.shared_tiles import SharedTiles
 
 from ..primitives import site
 from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
 from ..shared import static_memory
-from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
+from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, index_parts
 from ..types import display
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -109,40 +109,20 @@ def takes_index(kind: Any, index: Any) -> bool:
     return False
 
 
-readable(TilesType, takes_index)
-writable(TilesType, takes_index)
-
-
-@lowering_registry.lower(operator.getitem, TilesType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    inside, elements, offset = _element(context, builder, sig, args)
-    return load_inside(context, builder, sig.args[0].dtype, elements, offset, inside)
-
-
-@lowering_registry.lower(operator.setitem, TilesType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
-    inside, elements, offset = _element(context, builder, sig, args)
-    with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(elements, [offset]))
-    return context.get_dummy_value()
-
-
-def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any, Any]:
+def _element(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
     """Returns whether an index is in bounds, the address of the tiles' first element, and the offset of the indexed
     element from that address."""
-    kind = sig.args[0]
-    parts = [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
-    ]
+    parts = index_parts(builder, index_type, index)
     lengths = [_WORD(length) for length in kind.shape]
     inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), axis_sites(builder, str(kind.name), 3))
     number, row, column = parts
     first = builder.mul(builder.add(builder.mul(number, lengths[1]), row), lengths[2])
-    elements = builder.bitcast(args[0], context.get_data_type(kind.dtype).as_pointer())
+    elements = builder.bitcast(value, context.get_data_type(kind.dtype).as_pointer())
     return inside, elements, builder.add(first, swizzled(builder, row, column, kind.bytes))
+
+
+readable(TilesType, takes_index, _element)
+writable(TilesType, takes_index, _element)
 
 
 def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:

@@ -21,16 +21,17 @@ import math
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir.primitives import MULTICAST
+from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.compiler.source.fragment_layouts import BITS
 from oxide.language.tensor.shared_tiles import commit_stores, fence_stores, load_tile, store_tile, wait_stores
 
-from ..primitives import call_primitive, site
+from ..primitives import call_primitive, register, site
 from ..registry import bound, lowering_registry, note_first, parameters, proxy, typing_registry
-from ..slices import SliceType, element_index, in_bounds, lengths_of
+from ..slices import SliceType, element_index, in_bounds, index_parts, lengths_of
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at
@@ -269,12 +270,7 @@ def _array(
     fault."""
     view = proxy(context, builder, kind, value)
     lengths = lengths_of(builder, kind, view)
-    pairs = (
-        zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
-        if isinstance(index_type, types.BaseTuple)
-        else [(index_type, index)]
-    )
-    *places, column = [element_index(builder, part_type, part) for part_type, part in pairs]
+    *places, column = index_parts(builder, index_type, index)
     # At any other column, the GPU's copy engine would fail and destroy the CUDA context. After the fault, a copy at the
     # column rounded down is still made, because threads may wait for its bytes.
     size = BITS[display(kind.dtype)] // 8
@@ -286,26 +282,8 @@ def _array(
     return (builder.bitcast(view.data, _BYTE_POINTER), *lengths, *places, even)
 
 
-def _plain(function: Any) -> None:
-    """Registers a function without arguments."""
-    name = function.__name__
-
-    @typing_registry.register_global(function)
-    class Plain(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            if args or kws:
-                note_first(f"tensor.{name} takes no argument")
-                return None
-            return signature(types.none)
-
-    @lowering_registry.lower(function)
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        call_primitive(builder, _VOID, f"oxide.tensor.{name}", (), site(builder, f"tensor.{name}()"))
-        return context.get_dummy_value()
-
-
-_plain(fence_stores)
-_plain(commit_stores)
+for _function in (fence_stores, commit_stores):
+    register(Primitive(_function, returning(NONE), has_site=True))
 
 
 @typing_registry.register_global(wait_stores)

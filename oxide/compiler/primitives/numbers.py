@@ -290,3 +290,12 @@ def bits_of(kind: str, value: Any) -> int:
         case "f64":
             return int.from_bytes(struct.pack("<d", value), "little")
     return int(value) & ((1 << BITS[kind]) - 1)
+
+
+def least(a: Any, b: Any) -> Any:
+    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
+    return b if a != a or b < a else a
+
+
+def greatest(a: Any, b: Any) -> Any:
+    return b if a != a or b > a else a
