@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 class LaunchNeeds:
     """The requirements of a kernel's code on its launches."""
 
-    index_1d: bool
+    index_1d: bool = False
     """True if the kernel calls ``thread.index_1d()``: a launch must then have one axis."""
-    index_2d: bool
+    index_2d: bool = False
     """True if the kernel calls ``thread.index_2d(width)``: a launch must then have at most two axes."""
-    own_elements: bool
+    own_elements: bool = False
     """True if the kernel uses neither ``scatter`` nor ``unchecked_mut``: a thread then writes only its own element or
     tile of a ``DisjointSlice``, and a launch needs as many threads as an output has elements or tiles."""
-    unchecked: bool
+    unchecked: bool = False
     """True if some accesses are not checked: a wrong index may then end the process."""
-    width: int | str | None
+    width: int | str | None = None
     """The argument of ``index_2d``: a number, or the name of the parameter or of the slice's length that is passed.
     None if the kernel does not use ``index_2d``."""
-    dynamic_shared: bool
+    dynamic_shared: bool = False
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
-    tiled: tuple[int, ...]
+    tiled: tuple[int, ...] = ()
     """The positions of the parameters that ``tensor.load_tile`` reads or ``tensor.store_tile`` writes. Their rows must
     begin at multiples of 16 bytes."""
 

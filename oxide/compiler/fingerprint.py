@@ -237,7 +237,7 @@ class _Text:
             self.add("compiled function", _name_of(kind), *(f"{k}={v!r}" for k, v in sorted(options.items())))
             self._sequence(_signatures(value), ())
             self.function(value.py_func)
-        elif _is_numba_type(kind):
+        elif any(base.__name__ == "Type" and _is_covered(base.__module__) for base in kind.__mro__):
             self._numba_type(value)
         elif _is_covered(kind.__module__) and kind.__name__ == "Signature":  # of numba
             self.add("signature")
@@ -367,10 +367,6 @@ def _reached(holder: Any, name: str) -> Any:
     for part in name.split("."):
         holder = getattr(holder, part, None)
     return holder
-
-
-def _is_numba_type(kind: type) -> bool:
-    return any(base.__name__ == "Type" and _is_covered(base.__module__) for base in kind.__mro__)
 
 
 def _signatures(dispatcher: Any) -> list[Any]:

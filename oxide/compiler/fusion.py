@@ -22,11 +22,11 @@ afterwards, or has its old value.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from oxide.compiler.ir.parameters import argument_types, element_type
 from oxide.compiler.ir.text import identifier
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from .elementwise.composition import Part, Words
     from .elementwise.prologue import Reads
     from .specialization import Specialization, SpecializedKernel
+
+T = TypeVar("T")
 
 BLOCK = 256
 """The number of threads in a block of a fused kernel's launch."""
@@ -104,7 +106,7 @@ def element_form_of(special: Specialization) -> Specialization:
         return special
     known: Specialization | None = special.chains.get(each)
     if known is None:
-        parameters = tuple(replace(p, kernel=each.name) if isinstance(p, Parameter) else p for p in special.parameters)
+        parameters = tuple(_named(p, each.name, p.name) for p in special.parameters)
         known = special.chains.setdefault(each, each.specialization(parameters))
     return known
 
@@ -134,20 +136,24 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
     """
     specials, bound = zip(*((stage.special, stage.values) for stage in stages), strict=True)
     key = specials, bound, frozenset(dead)
-    fusions: dict[Any, FusedKernel] = specials[0].fusions
-    found = fusions.pop(key, None)
+
+    def made() -> FusedKernel:
+        fusion = Fusion(tuple(stages), frozenset(dead))
+        kernel = _kernel_of(specials[0].kernel, fusion, block=BLOCK, items_per_thread=ITEMS, requires=fusion.contracts)
+        return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
+
+    return _remembered(specials[0].fusions, key, made)
+
+
+def _remembered(fusions: dict[Any, Any], key: Any, make: Callable[[], T]) -> T:
+    """Returns what ``fusions`` has for a key, or else what ``make`` returns."""
+    found: T | None = fusions.pop(key, None)
     if found is None:
-        found = _fused(Fusion(tuple(stages), frozenset(dead)))
+        found = make()
     fusions[key] = found
     while len(fusions) > _REMEMBERED:
         fusions.pop(next(iter(fusions)), None)
     return found
-
-
-def _fused(fusion: Fusion) -> FusedKernel:
-    first = fusion.stages[0].special.kernel
-    kernel = _kernel_of(first, fusion, block=BLOCK, items_per_thread=ITEMS, requires=fusion.contracts)
-    return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
 
 
 def _kernel_of(first: SpecializedKernel, fusion: Fusion | Prologue, **options: Any) -> Kernel:
@@ -251,7 +257,8 @@ class Fusion:
         for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
             value = found.get(number)
             if value is None:
-                value = found[number] = _Value(number, self._renamed(parameter, _unique(name, parameter, found)))
+                named = _named(parameter, self.name, _unique(name, parameter, found))
+                value = found[number] = _Value(number, named)
             elif _content(value.parameter) != _content(parameter) or (
                 value.ndim != _ndim(parameter) and (value.table or parameter.name not in own)
             ):
@@ -270,9 +277,6 @@ class Fusion:
             access = own.get(parameter.name)
             if access is not None and access.writes:
                 found[number].written = True
-
-    def _renamed(self, parameter: Closed, name: str) -> Closed:
-        return replace(parameter, kernel=self.name, name=name) if isinstance(parameter, Parameter) else parameter
 
     @cached_property
     def passed(self) -> tuple[_Value, ...]:
@@ -316,15 +320,7 @@ class Fusion:
     @property
     def needs(self) -> LaunchNeeds:
         """Returns the requirements on the launches of the fused kernel."""
-        return LaunchNeeds(
-            index_1d=True,
-            index_2d=False,
-            own_elements=False,
-            unchecked=any(special.needs.unchecked for special in self.sources),
-            width=None,
-            dynamic_shared=False,
-            tiled=(),
-        )
+        return LaunchNeeds(index_1d=True, unchecked=any(special.needs.unchecked for special in self.sources))
 
     @property
     def bindings(self) -> tuple[str, ...]:
@@ -410,15 +406,11 @@ class Prologue:
     def parameters(self) -> tuple[Closed, ...]:
         """Returns the parameters of the kernel."""
         taken = {parameter.name for parameter in self.consumer.special.parameters}
-        found = [
-            replace(each, kernel=self.name) if isinstance(each, Parameter) else each
-            for each in self.consumer.special.parameters
-        ]
+        found = [_named(each, self.name, each.name) for each in self.consumer.special.parameters]
         for value in self.chain.passed:
             each = value.as_passed
-            if isinstance(each, Parameter):
-                names = (f"{each.name}{'_' * n}" for n in range(len(taken) + 1))
-                each = replace(each, kernel=self.name, name=next(name for name in names if name not in taken))
+            names = (f"{each.name}{'_' * n}" for n in range(len(taken) + 1))
+            each = _named(each, self.name, next(name for name in names if name not in taken))
             taken.add(each.name)
             found.append(each)
         return tuple(found)
@@ -493,33 +485,25 @@ def with_prologue(stages: Sequence[Stage], consumer: Stage, aligned: Collection[
     inputs.
     """
     key = "prologue", tuple(stages), consumer, frozenset(aligned)
-    fusions = stages[0].special.fusions
-    found: FusedKernel | str | None = fusions.pop(key, None)
-    if found is None:
+
+    def made() -> FusedKernel | str:
+        source = Prologue(tuple(stages), consumer, frozenset(aligned))
+        described = consumer.special.description
         try:
-            found = _with_prologue(Prologue(tuple(stages), consumer, frozenset(aligned)))
+            kernel = _kernel_of(
+                consumer.special.kernel,
+                source,
+                block=described.default_block,
+                unchecked=described.unchecked,
+                max_registers=described.max_registers,
+                requires=[contract.text for contract in described.contracts],
+            )
+            kernel.specialize()
         except NotFused as error:
-            found = error.reason
-    fusions[key] = found
-    while len(fusions) > _REMEMBERED:
-        fusions.pop(next(iter(fusions)), None)
-    return found
+            return error.reason
+        return FusedKernel(kernel, (*consumer.values, *(value.number for value in source.chain.passed)))
 
-
-def _with_prologue(source: Prologue) -> FusedKernel:
-    """Makes the kernel of a prologue and lowers it to IR. Raises ``NotFused``."""
-    special = source.consumer.special
-    described = special.description
-    kernel = _kernel_of(
-        special.kernel,
-        source,
-        block=described.default_block,
-        unchecked=described.unchecked,
-        max_registers=described.max_registers,
-        requires=[contract.text for contract in described.contracts],
-    )
-    kernel.specialize()
-    return FusedKernel(kernel, (*source.consumer.values, *(value.number for value in source.chain.passed)))
+    return _remembered(stages[0].special.fusions, key, made)
 
 
 def accesses_of(special: Specialization) -> Elementwise:
@@ -540,6 +524,11 @@ def _unique(kernel: str, parameter: Closed, found: Mapping[int, _Value]) -> str:
     taken = {value.parameter.name for value in found.values()}
     base = f"{kernel}_{parameter.name}"
     return next(name for name in (base, *(f"{base}_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
+def _named(parameter: Closed, kernel: str, name: str) -> Closed:
+    """Returns a parameter as another kernel's, under a new name. Parameters with numba-cuda's semantics stay."""
+    return replace(parameter, kernel=kernel, name=name) if isinstance(parameter, Parameter) else parameter
 
 
 def _content(parameter: Closed) -> tuple[object, ...]:

@@ -569,15 +569,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
 
     portable = source.portable(simulated, lines=lines)
     return Facts(
-        needs=LaunchNeeds(
-            index_1d=False,
-            index_2d=False,
-            own_elements=False,
-            unchecked=False,
-            width=None,
-            dynamic_shared=False,
-            tiled=(),
-        ),
+        needs=LaunchNeeds(),
         sites=portable.sites,
         widenings=(),
         elementwise=lambda: "it is a tile kernel",
@@ -640,12 +632,13 @@ def _facts_of(
     from .description import LaunchNeeds
     from .ir.tiled_parameters import tiled_parameters
 
+    _, width = uses.width or ("", None)
     needs = LaunchNeeds(
         index_1d=uses.index_1d,
         index_2d=uses.index_2d,
         own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
         unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
-        width=_width_of(uses),
+        width=width if isinstance(width, int | str) else None,
         dynamic_shared=portable.shared.dynamic,
         tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
     )
@@ -685,11 +678,6 @@ def _elementwise(
     return next((reason for reason, holds in reasons.items() if holds), "") or elementwise(
         portable, parameters, 2 if needs.index_2d else 1
     )
-
-
-def _width_of(uses: Uses) -> int | str | None:
-    width = None if uses.width is None else uses.width[1]
-    return width if isinstance(width, int | str) else None
 
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:

@@ -75,10 +75,10 @@ def hoist_checks(
 ) -> tuple[PortableKernel, tuple[Placement, ...]]:
     """Returns the kernel with its checks proved or hoisted where possible, and the placement of each access's check."""
     if verifier.is_enabled():
-        _verify_accesses(_after(_INLINING, kernel.module.copy(), kernel.symbol), kernel.symbol, parameters)
+        _verify_accesses(simplified(kernel.module.copy(), kernel.symbol, _INLINING), kernel.symbol, parameters)
     module = kernel.module.copy()
     leave_after_faults(module, kernel)
-    module = _after(_PASSES, module, kernel.symbol)
+    module = simplified(module, kernel.symbol)
     hoister = _Hoister(module, kernel.symbol)
     hoister.prove(parameters, contracts)
     placements = hoister.run()
@@ -102,7 +102,7 @@ def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
     module = leave_assertions_out(kernel).module
     for function in module.defined:
         _leave_out(function, list(filter(is_alignment_check, function.calls)))
-    module = _after(_PASSES, module, kernel.symbol)
+    module = simplified(module, kernel.symbol)
     for function in module.defined:
         _leave_out(function, list(filter(is_bounds_check, function.calls)))
     return replace(kernel, module=module)
@@ -130,15 +130,9 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
     function.replace(dict.fromkeys(checks, TRUE))
 
 
-def simplified(module: Module, symbol: str) -> Module:
-    """Returns the module after the passes that ``hoist_checks`` runs: the kernel is one function, and its variables are
-    in registers."""
-    return _after(_PASSES, module, symbol)
-
-
-def _after(passes: Sequence[str], module: Module, symbol: str) -> Module:
-    """Returns the module after some of LLVM's passes. They inline all functions, so that the kernel becomes one
-    function."""
+def simplified(module: Module, symbol: str, passes: Sequence[str] = _PASSES) -> Module:
+    """Returns the module after some of LLVM's passes, by default those that ``hoist_checks`` runs. They inline all
+    functions, so that the kernel becomes one function, and put its variables into registers."""
     for function in module.functions.values():
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))

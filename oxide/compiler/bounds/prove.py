@@ -29,7 +29,7 @@ from oxide.compiler.ir.module import Function
 from oxide.compiler.ir.recognise import INVERSE, conditions_of, integer_intrinsic, register_of
 from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Cast, Compare, Phi, Select, Value, number
 from oxide.compiler.signature.contracts import Contract
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, leaves
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
 """Coefficients by monomial. A monomial is the tuple of its sorted atoms, which is empty for the constant term."""
@@ -472,20 +472,12 @@ def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple
     address and lengths, or a scalar. The parts of tuples and of complex numbers are yielded as parameters of their
     own."""
     words = iter(function.arguments[1:])
-    for parameter in _leaves(parameters):
+    for parameter in leaves(parameters):
         if isinstance(parameter, NumbaParameter):
             count = len(parameter.type.words)
         else:
             count = 1 if parameter.kind == "scalar" else 1 + parameter.ndim
         yield parameter, list(islice(words, count))
-
-
-def _leaves(parameters: Sequence[Closed]) -> Iterator[Closed]:
-    for parameter in parameters:
-        if parameter.lifted is None:
-            yield parameter
-        else:
-            yield from _leaves(parameter.lifted.parts)
 
 
 def _facts_of(contract: Contract) -> list[Polynomial]:

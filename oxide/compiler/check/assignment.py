@@ -82,7 +82,7 @@ class _Flow:
                 return _meet((self.block(body, assigned), self.block(orelse, assigned)))
             case ast.While(test=test, body=body, orelse=orelse):
                 self._read(test, assigned)
-                once = self._is_true(test)
+                once = bool(test.value if isinstance(test, ast.Constant) else self.constant(test))
                 return self._loop(body, orelse, assigned, assigned, leaves=not once, once=once)
             case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
                 self._read(iterated, assigned)
@@ -132,9 +132,6 @@ class _Flow:
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in self.stored - assigned:
                 self.unassigned.append((name, name.id in self.seen))
-
-    def _is_true(self, test: ast.expr) -> bool:
-        return bool(test.value) if isinstance(test, ast.Constant) else bool(self.constant(test))
 
     def _has_element(self, iterated: ast.expr) -> bool:
         if isinstance(iterated, ast.Tuple | ast.List):

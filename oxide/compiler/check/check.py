@@ -380,8 +380,7 @@ class _Body:
             one = f"{shown}.{fields.names[0]}" if fields.names else f"{shown}[0]"
             instead = f"write the body of the loop for each element, as {one}, or pass the numbers as a Slice"
             return advice.of_loop(node, instead)
-        value = self.values.get(node.id) if isinstance(node, ast.Name) else None
-        parameter = value[1] if value is not None and isinstance(value[1], Parameter) else None
+        parameter = self._parameter(node.id) if isinstance(node, ast.Name) else None
         if parameter is None:
             return advice.of_loop(node)
         if parameter.kind in ("disjoint", "tiles"):
@@ -402,6 +401,11 @@ class _Body:
         instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
         return f"an annotation converts nothing inside a kernel: write {instead}"
 
+    def _parameter(self, name: str) -> Parameter | None:
+        """Returns the slice parameter that a local name stands for, and None for any other name."""
+        value = self.values.get(name)
+        return value[1] if value is not None and isinstance(value[1], Parameter) else None
+
     def _fields(self, node: ast.expr) -> Fields | None:
         """Returns the fields of a tuple parameter, and None for anything else."""
         value = self._uniform(node)
@@ -420,11 +424,11 @@ class _Body:
                 axes = [
                     part for each in (first, second) for part in (each.elts if isinstance(each, ast.Tuple) else [each])
                 ]
-                value = self.values.get(name)
-                if value is not None and isinstance(value[1], Parameter) and value[1].ndim == len(axes):
+                parameter = self._parameter(name)
+                if parameter is not None and parameter.ndim == len(axes):
                     shown = ", ".join(map(ast.unparse, axes))
                     raise self._error(
-                        node, f"{name} is a {value[1].annotation}, whose axes share one index: write {name}[{shown}]"
+                        node, f"{name} is a {parameter.annotation}, whose axes share one index: write {name}[{shown}]"
                     )
 
     def _call(self, node: ast.Call) -> None:
@@ -446,7 +450,7 @@ class _Body:
             named = self._resolve(argument)
             if called in _ARRAYS and any(named is kind for kind in (int, float, bool, complex)):
                 raise self._error(argument, f"the elements of {ast.unparse(node.func)}: {of_element(named)}")
-            if not (is_numbas(called) and self._is_dtype(argument)):
+            if not (is_numbas(called) and is_dtype(argument.value if isinstance(argument, ast.Constant) else named)):
                 self._visit(argument)
         if called is print and node.keywords:
             raise self._error(node, PRINT_KEYWORDS)
@@ -460,10 +464,12 @@ class _Body:
             return
         if hasattr(called, "py_func"):
             self._numba_function(node, called.py_func)
-        if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
-            raise self._error(node.args[2], "the step of range(...) must not be 0")
-        if called is range and len(node.args) == 3 and not self._is_constant(node.args[2]):
-            self._may_leave(node.args[2], "has no range(...) with a step that is not constant: one of 0")
+        if called is range and len(node.args) == 3:
+            step = node.args[2]
+            if isinstance(step, ast.Constant) and step.value == 0:
+                raise self._error(step, "the step of range(...) must not be 0")
+            if not self._is_constant(step):
+                self._may_leave(step, "has no range(...) with a step that is not constant: one of 0")
         self._check_count(node, called)
         self._check_unroll(node, called)
         if called is thread.index_1d:
@@ -479,11 +485,11 @@ class _Body:
         """Refuses a method of NumPy's arrays, as of ``x.sum()``, if ``x`` is a slice."""
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method == "astype" or method in advice.NUMPY:
-                value, shown = self.values.get(name), f"{name}.{method}"
+                shown = f"{name}.{method}"
                 problem = f"{shown} is not supported in kernels: convert each element, as in f32({name}[i])"
                 if method != "astype":
                     problem = advice.of_numpy(shown, method, self.numba_style)
-                if value is not None and value[0] == "slice":
+                if self._parameter(name) is not None:
                     raise self._error(node, problem)
 
     def _check_count(self, node: ast.Call, called: Any) -> None:
@@ -536,9 +542,8 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
-        for value in self.values.values():
-            matrix = None if value is None else value[1]
-            if isinstance(matrix, Parameter) and matrix.is_matrix and width[1] == matrix.lengths[0]:
+        for matrix in filter(None, map(self._parameter, self.values)):
+            if matrix.is_matrix and width[1] == matrix.lengths[0]:
                 rows, columns = matrix.lengths
                 self.uses.unwritten = self._error(
                     node.args[0],
@@ -579,9 +584,8 @@ class _Body:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
             ):
-                value = self.values.get(name)
-                if value is not None and isinstance(value[1], Parameter) and type(axis) is int:
-                    parameter = value[1]
+                parameter = self._parameter(name)
+                if parameter is not None and type(axis) is int:
                     if parameter.ndim == 1:
                         instead = parameter.annotation.replace("[", "2[", 1)
                         raise self._error(
@@ -680,9 +684,6 @@ class _Body:
             raise error
         self.uses.renamed = self.uses.renamed or error
 
-    def _is_dtype(self, node: ast.expr) -> bool:
-        return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
-
     def _resolve(self, node: ast.expr) -> Any:
         """Returns the outside object that an expression names, or ``_UNRESOLVED``. A function of NumPy is replaced by
         the function that a kernel calls for it."""
@@ -717,7 +718,3 @@ class _Body:
 
 def _is_none(node: ast.expr | None) -> bool:
     return node is None or (isinstance(node, ast.Constant) and node.value is None)
-
-
-def _is_zero(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 0

@@ -46,14 +46,15 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.NotIn: "not in is not supported in kernels: write a loop that compares",
 }
 
-_GUARD = "a guard after a case with as is not supported in kernels: write if and elif"
-
 
 def refused(node: ast.AST) -> str | None:
     """Returns an error that says more than ``UNSUPPORTED`` for some uses of a construct; None for any other node."""
     match node:
-        case ast.Match(cases=cases) if any(case.guard is not None and _has_as(case.pattern) for case in cases):
-            return _GUARD
+        case ast.Match(cases=cases) if any(
+            case.guard is not None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is not None
+            for case in cases
+        ):
+            return "a guard after a case with as is not supported in kernels: write if and elif"
         case ast.Subscript(value=array, slice=ast.Tuple(elts=[row, column])):
             shown, instead = ast.unparse(array), ""
             if isinstance(row, ast.Slice) and isinstance(column, ast.Slice):
@@ -64,10 +65,6 @@ def refused(node: ast.AST) -> str | None:
                 instead = f"{shown}.col({ast.unparse(column)}) is a view of the column"
             return f"{ast.unparse(node)} is not supported in kernels: {instead}" if instead else None
     return None
-
-
-def _has_as(pattern: ast.pattern) -> bool:
-    return isinstance(pattern, ast.MatchAs) and pattern.pattern is not None
 
 
 PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one line"

@@ -137,8 +137,30 @@ class _Sequence:
         self.item = item
 
 
+class BlockTransformer(ast.NodeTransformer):
+    """Transforms blocks of statements as a whole (``block``)."""
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Returns the statements transformed. A statement may become several."""
+        result: list[ast.stmt] = []
+        for statement in body:
+            new = self.visit(statement)
+            result += new if isinstance(new, list) else [new]
+        return result
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                setattr(node, field, self.block(value))
+            elif isinstance(value, list):
+                value[:] = [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
+            elif isinstance(value, ast.AST):
+                setattr(node, field, self.visit(value))
+        return node
+
+
 @final
-class _Rewriter(ast.NodeTransformer):
+class _Rewriter(BlockTransformer):
     """Rewrites the body of one function."""
 
     def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
@@ -160,7 +182,6 @@ class _Rewriter(ast.NodeTransformer):
         self._before: list[ast.stmt] = []  # the statements to insert before the current statement
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Returns the statements rewritten."""
         result: list[ast.stmt] = []
         for statement in (part for each in body for part in self._split(each)):
             outer, self._before = self._before, []
@@ -168,16 +189,6 @@ class _Rewriter(ast.NodeTransformer):
             result += [*self._before, *(new if isinstance(new, list) else [new])]
             self._before = outer
         return result
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field, value in ast.iter_fields(node):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                setattr(node, field, self.block(value))
-            elif isinstance(value, list):
-                value[:] = [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
-            elif isinstance(value, ast.AST):
-                setattr(node, field, self.visit(value))
-        return node
 
     # Assignments in expressions
 
@@ -236,7 +247,8 @@ class _Rewriter(ast.NodeTransformer):
         before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
         after = self._at(ast.If(ended, node.orelse, []), node)
         node.orelse = []
-        _Breaks(lambda place: self._at(ast.Assign([_store(ended)], ast.Constant(False)), place)).mark(node)
+        marked = _Breaks(lambda place: self._at(ast.Assign([_store(ended)], ast.Constant(False)), place))
+        node.body = marked.block(node.body)
         return [before, node, after]
 
     def _lifted(self, node: ast.expr) -> ast.expr:
@@ -564,32 +576,21 @@ class _Rewriter(ast.NodeTransformer):
 
 
 @final
-class _Breaks(ast.NodeTransformer):
+class _Breaks(BlockTransformer):
     """Puts a statement in front of each ``break`` of a loop."""
 
     def __init__(self, made: Callable[[ast.stmt], ast.stmt]) -> None:
         self._made = made
 
-    def mark(self, loop: ast.While) -> None:
-        loop.body = [part for each in loop.body for part in self._of(each)]
-
-    def _of(self, statement: ast.stmt) -> list[ast.stmt]:
-        new: Any = self.visit(statement)
-        return new if isinstance(new, list) else [new]
-
     def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
         return [self._made(node), node]
 
-    def visit_For(self, node: ast.For) -> ast.stmt:
-        return self._inner(node)
-
-    def visit_While(self, node: ast.While) -> ast.stmt:
-        return self._inner(node)
-
-    def _inner(self, node: ast.For | ast.While) -> ast.stmt:
+    def visit_For(self, node: ast.For | ast.While) -> ast.stmt:
         """Visits only the ``else`` of an inner loop, since a ``break`` in its body leaves the inner loop."""
-        node.orelse = [part for each in node.orelse for part in self._of(each)]
+        node.orelse = self.block(node.orelse)
         return node
+
+    visit_While = visit_For
 
 
 class _NotLifted(Exception):

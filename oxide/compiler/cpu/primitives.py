@@ -36,19 +36,9 @@ def definitions(shared: SharedMemory) -> str:
     ]
     texts += [_field("oxide.fault_record", RECORD_FIELD, "ptr"), _LANE, _UNANIMOUS, _BREAKPOINT]
     texts += [entry.cpu_text for entry in threads.WAITS]
-    texts += [
-        f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
-        f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
-        f"  %memory = load ptr, ptr %at\n  %array = getelementptr i8, ptr %memory, i64 {offset}\n  ret ptr %array\n}}"
-        for number, (offset, _, _) in enumerate(shared.arrays)
-    ]
+    texts += [_array(f"static.{number}", offset) for number, (offset, _, _) in enumerate(shared.arrays)]
     if shared.dynamic:
-        texts.append(
-            "define ptr @oxide.shared.dynamic(ptr %context) alwaysinline {\n"
-            f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
-            f"  %memory = load ptr, ptr %at\n  %array = getelementptr i8, ptr %memory, i64 {static_bytes(shared)}\n"
-            "  ret ptr %array\n}"
-        )
+        texts.append(_array("dynamic", static_bytes(shared)))
         texts.append(_field("oxide.shared.dynamic.bytes", DYNAMIC_FIELD, "i64"))
     return "\n".join(texts)
 
@@ -104,6 +94,15 @@ def _field(name: str, field: int, kind: str) -> str:
         f"define {kind} @{name}(ptr %context) alwaysinline {{\n"
         f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {field}\n"
         f"  %value = load {kind}, ptr %at\n  ret {kind} %value\n}}"
+    )
+
+
+def _array(name: str, offset: int) -> str:
+    """Returns the definition of the function that returns the address of a shared array."""
+    return (
+        f"define ptr @oxide.shared.{name}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr {CONTEXT}, ptr %context, i32 0, i32 {SHARED_FIELD}\n"
+        f"  %memory = load ptr, ptr %at\n  %array = getelementptr i8, ptr %memory, i64 {offset}\n  ret ptr %array\n}}"
     )
 
 

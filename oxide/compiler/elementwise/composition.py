@@ -158,6 +158,16 @@ def names_of(place: int, value: Words) -> list[str]:
     return [f"%w{place}.{word}" for word in range(len(value.types))]
 
 
+def passed_words(values: Sequence[Words]) -> str:
+    """Returns the context and the words of all values, with their types, as parameters and arguments are written."""
+    words = [
+        f"{kind} {name}"
+        for place, value in enumerate(values)
+        for kind, name in zip(value.types, names_of(place, value), strict=True)
+    ]
+    return ", ".join(["ptr %context", *words])
+
+
 def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
     """Returns the IR of two functions: ``oxide.element``, which runs the stages for one element, and the fused kernel's
     function, which a thread runs."""
@@ -165,12 +175,7 @@ def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
     shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     # Without a slice of two axes, row and column are not used, and LLVM removes their computation.
     rows, columns = shapes[-1] if len(shapes[-1]) == 2 else ("1", *shapes[-1])
-    words = [
-        f"{kind} {name}"
-        for place, value in enumerate(values)
-        for kind, name in zip(value.types, names_of(place, value), strict=True)
-    ]
-    passed = ", ".join(["ptr %context", *words])
+    passed = passed_words(values)
     axis = "\n".join(
         f"  %{name} = call i32 @oxide.register.{name}.x(ptr %context)\n  %{name}.wide = zext i32 %{name} to i64"
         for name in _REGISTERS
@@ -257,12 +262,14 @@ def _alignments(accessed: Sequence[Own]) -> str:
     )
 
 
-def _call_of_element(own: Sequence[Own], passed: str, item: int, element: str, row: str, column: str) -> str:
+def _call_of_element(
+    symbol: str, own: Sequence[Own], passed: str, item: int, element: str, row: str, column: str
+) -> str:
     variables = "".join(f", ptr %v{place}.{item}" for place, _ in own)
-    return f"  call void @oxide.element({passed}{variables}, {SHAPE}, i64 {element}, i64 {row}, i64 {column})"
+    return f"  call void @{symbol}({passed}{variables}, {SHAPE}, i64 {element}, i64 {row}, i64 {column})"
 
 
-def row_and_column(element: str, suffix: str) -> list[str]:
+def _row_and_column(element: str, suffix: str) -> list[str]:
     return [
         f"  %row.{suffix} = udiv i64 {element}, %columns",
         f"  %before.row.{suffix} = mul i64 %row.{suffix}, %columns",
@@ -270,7 +277,7 @@ def row_and_column(element: str, suffix: str) -> list[str]:
     ]
 
 
-def next_column(k: int) -> list[str]:
+def _next_column(k: int) -> list[str]:
     """Returns the code that computes row and column of the element after element ``k``, without a division, which would
     take longer."""
     return [
@@ -282,16 +289,27 @@ def next_column(k: int) -> list[str]:
     ]
 
 
-def cleared(own: Sequence[Own], item: int) -> Iterator[str]:
+def _cleared(own: Sequence[Own], item: int) -> Iterator[str]:
     """Yields the code that initialises the variables whose elements are not loaded."""
     for place, value in own:
         if not value.read:
             yield f"  store {value.element} zeroinitializer, ptr %v{place}.{item}"
 
 
+def computed(symbol: str, own: Sequence[Own], passed: str, count: int) -> Iterator[str]:
+    """Yields the code that runs the stages for ``count`` neighbouring elements, from element ``%first`` on, by calls of
+    the function ``symbol`` (``element_function``)."""
+    yield from _row_and_column("%first", "0")
+    for k in range(count):
+        yield from _cleared(own, k)
+        yield f"  %element.{k} = add i64 %first, {k}"
+        yield _call_of_element(symbol, own, passed, k, f"%element.{k}", f"%row.{k}", f"%column.{k}")
+        yield from _next_column(k)
+
+
 def _whole(own: Sequence[Own], passed: str) -> str:
     """Returns the code for four elements, which are loaded and stored as vectors."""
-    lines = row_and_column("%first", "0")
+    lines = []
     for place, value in own:
         if value.read or value.written:
             lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
@@ -303,11 +321,7 @@ def _whole(own: Sequence[Own], passed: str) -> str:
                     f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}",
                     f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}",
                 ]
-    for k in range(ITEMS):
-        lines += cleared(own, k)
-        lines.append(f"  %element.{k} = add i64 %first, {k}")
-        lines.append(_call_of_element(own, passed, k, f"%element.{k}", f"%row.{k}", f"%column.{k}"))
-        lines += next_column(k)
+    lines += computed("oxide.element", own, passed, ITEMS)
     for place, value in own:
         if value.written:
             vector, built = f"<{ITEMS} x {value.element}>", "poison"
@@ -323,7 +337,7 @@ def _whole(own: Sequence[Own], passed: str) -> str:
 
 def _one(own: Sequence[Own], passed: str) -> str:
     """Returns the code for the element ``%i``."""
-    before, after = [*cleared(own, 0), *row_and_column("%i", "i")], []
+    before, after = [*_cleared(own, 0), *_row_and_column("%i", "i")], []
     for place, value in own:
         if value.read or value.written:
             before.append(f"  %at.i.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %i")
@@ -337,4 +351,5 @@ def _one(own: Sequence[Own], passed: str) -> str:
                 f"  %out.{place} = load {value.element}, ptr %v{place}.0",
                 f"  store {value.element} %out.{place}, ptr %at.i.{place}, align {BYTES[value.element]}",
             ]
-    return "\n".join([*before, _call_of_element(own, passed, 0, "%i", "%row.i", "%column.i"), *after])
+    called = _call_of_element("oxide.element", own, passed, 0, "%i", "%row.i", "%column.i")
+    return "\n".join([*before, called, *after])

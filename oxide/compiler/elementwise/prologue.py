@@ -47,15 +47,17 @@ from .composition import (
     Words,
     adopt,
     call_of,
-    cleared,
+    computed,
     element_function,
     names_of,
-    next_column,
-    row_and_column,
+    passed_words,
 )
 
 MOST_LOADS = 8
 """The most loads of a slice in a kernel's code. Each load gets a copy of the stages."""
+
+_ELEMENT = "oxide.prologue.element"
+"""The function that runs the stages for one element."""
 
 _MOST_INSTRUCTIONS = 4000
 """The most instructions that the copies of the stages add to a kernel."""
@@ -202,16 +204,9 @@ def compute_at_reads(
     ]
     function.arguments += arguments
     own = [(place, value) for place, value in enumerate(values) if value.element]
-    passed = ", ".join(
-        ["ptr %context"]
-        + [
-            f"{kind} {each}"
-            for place, value in enumerate(values)
-            for kind, each in zip(value.types, names_of(place, value), strict=True)
-        ]
-    )
+    passed = passed_words(values)
     module.adopt(stages)
-    texts = {"oxide.prologue.element": element_function("oxide.prologue.element", passed, own, calls)}
+    texts = {_ELEMENT: element_function(_ELEMENT, passed, own, calls)}
     fresh = (f"%oxide.fused.at.{count}" for count in range(10**9))
     added = 0
     for parameter, place in computed.items():
@@ -314,16 +309,7 @@ def _loaded(
                     f"  %in.{place}.{k} = load {value.element}, ptr %at.{place}.{k}, align {size}",
                 ]
             lines.append(f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}")
-    lines += row_and_column("%first", "0")
-    for k in range(lanes):
-        lines += cleared(own, k)
-        variables = "".join(f", ptr %v{place}.{k}" for place, _ in own)
-        lines += [
-            f"  %element.{k} = add i64 %first, {k}",
-            f"  call void @oxide.prologue.element({passed}{variables}, i64 %n, i64 %rows, i64 %columns, "
-            f"i64 %element.{k}, i64 %row.{k}, i64 %column.{k})",
-        ]
-        lines += next_column(k)
+    lines += computed(_ELEMENT, own, passed, lanes)
     kind, built = values[result].element, "poison"
     for k in range(lanes):
         lines.append(f"  %out.{k} = load {kind}, ptr %v{result}.{k}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
@@ -84,6 +85,15 @@ class Memory:
         self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 
+def _changing(new: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Returns the atomic method that replaces an element ``old`` by ``new(old, value)`` and returns ``old``."""
+
+    def method(self: _Atomics, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        return self._change(index, new, value)
+
+    return method
+
+
 class _Atomics:
     """The atomic methods of slices and shared arrays. Only one thread runs at a time, so each method is an ordinary
     read followed by an ordinary write."""
@@ -102,32 +112,17 @@ class _Atomics:
         memory.set(place, new(old, value))
         return old
 
-    def fetch_add(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: old + by, value)
-
-    def fetch_sub(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: old - by, value)
-
-    def fetch_min(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, least, value)
-
-    def fetch_max(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, greatest, value)
-
-    def fetch_and(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: old & by, value)
-
-    def fetch_or(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: old | by, value)
-
-    def fetch_xor(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: old ^ by, value)
-
-    def exchange(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        return self._change(index, lambda old, by: by, value)
+    fetch_add = _changing(operator.add)
+    fetch_sub = _changing(operator.sub)
+    fetch_min = _changing(least)
+    fetch_max = _changing(greatest)
+    fetch_and = _changing(operator.and_)
+    fetch_or = _changing(operator.or_)
+    fetch_xor = _changing(operator.xor)
+    exchange = _changing(lambda old, by: by)
 
     def store(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> None:
-        self._change(index, lambda old, by: by, value)
+        self.exchange(index, value)
 
     def load(self, index: Index, ordering: Any = None, scope: Any = None) -> Any:
         place = self._place(index)
@@ -184,15 +179,6 @@ class BaseArray:
 
     _has_axes = False
 
-    def _get(self, index: Index) -> Any:
-        place = self._place(index)
-        return self.memory.zero if place is None else self.memory.get(place)
-
-    def _set(self, index: Index, value: Any) -> None:
-        place = self._place(index)
-        if place is not None:
-            self.memory.set(place, value)
-
     # Vectors
 
     def _vector(self, index: Index, count: int, name: str) -> int | None:
@@ -237,7 +223,23 @@ class BaseArray:
                 self.memory.set(first + place, value)
 
 
-class _VectorReads(BaseArray):
+class _Reads(BaseArray):
+    def __getitem__(self, index: Index) -> Any:
+        place = self._place(index)
+        return self.memory.zero if place is None else self.memory.get(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+
+class _Writes(BaseArray):
+    def __setitem__(self, index: Index, value: Any) -> None:
+        place = self._place(index)
+        if place is not None:
+            self.memory.set(place, value)
+
+
+class _VectorReads(_Reads):
     def load2(self, index: Index) -> tuple[Any, ...]:
         return self._load(index, 2)
 
@@ -245,7 +247,7 @@ class _VectorReads(BaseArray):
         return self._load(index, 4)
 
 
-class _VectorWrites(_VectorReads):
+class _VectorWrites(_VectorReads, _Writes):
     def store2(self, index: Index, a: Any, b: Any) -> None:
         self._store(index, a, b)
 
@@ -268,12 +270,6 @@ class _Parameter(BaseArray):
 
 @final
 class Slice(_Parameter, _VectorReads):
-    def __getitem__(self, index: Index) -> Any:
-        return self._get(index)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))
-
     def row(self, i: int) -> VectorView:
         return line_of(self, i, 0)
 
@@ -297,21 +293,14 @@ class Raw(_Parameter, _VectorWrites):
     """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice. A thread may read and write any element
     through them."""
 
-    def __getitem__(self, index: Index) -> Any:
-        return self._get(index)
-
-    def __setitem__(self, index: Index, value: Any) -> None:
-        self._set(index, value)
-
     @property
     def streaming(self) -> Raw:
         return self
 
 
 @final
-class Scatter(_Parameter):
-    def __setitem__(self, index: Index, value: Any) -> None:
-        self._set(index, value)
+class Scatter(_Parameter, _Writes):
+    pass
 
 
 @final
@@ -533,36 +522,16 @@ class BlockArray(_VectorWrites, _Atomics):
     def __init__(self, elements: ArrayElements, shape: tuple[int, ...], memory: Memory) -> None:
         self.memory, self.shape, self.shown = memory, shape, elements.shown
 
-    def __getitem__(self, index: Index) -> Any:
-        return self._get(index)
 
-    def __setitem__(self, index: Index, value: Any) -> None:
-        self._set(index, value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))
-
-
-def shared_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
-    """Returns the block's shared array with this key. The first call with a key creates the array."""
-    found = thread.shared.get(key)
+def declared_array(arrays: dict[Any, Any], key: Any, elements: ArrayElements) -> BlockArray:
+    """Returns the array with this key among a block's shared arrays or a thread's local arrays. The first call with a
+    key creates the array."""
+    found: BlockArray | None = arrays.get(key)
     if found is None:
         assert elements.shape is not None
         memory = Memory.new(elements.dtype, math.prod(elements.shape))
-        found = thread.shared[key] = BlockArray(elements, elements.shape, memory)
-    array: BlockArray = found
-    return array
-
-
-def local_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
-    """Returns the thread's local array with this key. The first call with a key creates the array."""
-    assert elements.shape is not None
-    found = thread.local.get(key)
-    if found is None:
-        memory = Memory.new(elements.dtype, math.prod(elements.shape))
-        found = thread.local[key] = BlockArray(elements, elements.shape, memory)
-    array: BlockArray = found
-    return array
+        found = arrays[key] = BlockArray(elements, elements.shape, memory)
+    return found
 
 
 def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
@@ -577,16 +546,10 @@ def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
 
 
 @final
-class ConstantArray(BaseArray):
+class ConstantArray(_Reads):
     """A constant array: a NumPy array from outside the kernel."""
 
     def __init__(self, array: np.ndarray[Any, Any], elements: ArrayElements) -> None:
         plain = np.ascontiguousarray(array)
         self.memory = Memory(elements.dtype, plain.reshape(-1).view(_DTYPES[elements.dtype]))
         self.shape, self.shown = array.shape, elements.shown
-
-    def __getitem__(self, index: Index) -> Any:
-        return self._get(index)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))

@@ -25,7 +25,8 @@ from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import ThreadIndex, dynamic_array, local_array, shared_array
+from .arrays import ThreadIndex, declared_array, dynamic_array
+from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
@@ -120,17 +121,9 @@ class Coordinates:
         }
         return values[self._name][axis]
 
-    @property
-    def x(self) -> int:
-        return self._of(0)
-
-    @property
-    def y(self) -> int:
-        return self._of(1)
-
-    @property
-    def z(self) -> int:
-        return self._of(2)
+    x = property(lambda self: self._of(0))
+    y = property(lambda self: self._of(1))
+    z = property(lambda self: self._of(2))
 
     def __repr__(self) -> str:
         return f"<{self._name} ({self.x}, {self.y}, {self.z})>"
@@ -248,17 +241,9 @@ def _square_root(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     return _converted(call, lambda a: rounded(math.sqrt(a) if a >= 0.0 else a if a == 0.0 else math.nan))
 
 
-def _simple(function: Callable[..., Any]) -> Maker:
-    return lambda call, key: function
-
-
-def _nothing(*args: Any, **named: Any) -> None:
-    pass
-
-
 def _shared(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
-    return None if made is None else lambda *args, **named: shared_array(current(), key, made)
+    return None if made is None else lambda *args, **named: declared_array(current().shared, key, made)
 
 
 def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
@@ -267,7 +252,7 @@ def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
         return None
     # Each call of the function that declares the array has its own array. The key keeps the call's frame alive, so that
     # no later frame equals it.
-    return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
+    return lambda *args, **named: declared_array(current().local, (sys._getframe(1), *key), made)
 
 
 def _dynamic(call: TypedCall, key: Key) -> Callable[..., Any] | None:
@@ -285,10 +270,10 @@ _MAKERS: dict[Any, Maker] = {
         entry.function: _of_table(entry) if entry.combined is None else _meeting(entry, entry.combined)
         for entry in (*scalars.ENTRIES, *warps.ENTRIES, *threads.ENTRIES)
     },
-    len: _simple(len),
+    len: simple(len),
     type: _type,
     range: _range,
-    unroll: _simple(lambda numbers: numbers),
+    unroll: simple(lambda numbers: numbers),
     min: _extreme(min),
     max: _extreme(max),
     abs: _abs,
@@ -298,20 +283,20 @@ _MAKERS: dict[Any, Maker] = {
     bool: _to_result,
     math.sqrt: _square_root,
     math.fabs: _abs,
-    thread.index_1d: _simple(lambda: ThreadIndex(current().place(0))),
-    thread.index_2d: _simple(_index_2d),
-    thread.index_2d_row: _simple(lambda: current().place(1)),
-    thread.index_2d_col: _simple(lambda: current().place(0)),
-    warp.lane_id: _simple(lambda: current().number % warp.SIZE),
-    warp.warp_id: _simple(lambda: current().number // warp.SIZE),
-    warp.active_mask: _simple(lambda: 1 << current().number % warp.SIZE),
-    atomic.fence: _simple(_nothing),
-    debug.clock64: _simple(time.perf_counter_ns),
-    debug.trap: _simple(lambda: fail("debug.trap() was reached")),
+    thread.index_1d: simple(lambda: ThreadIndex(current().place(0))),
+    thread.index_2d: simple(_index_2d),
+    thread.index_2d_row: simple(lambda: current().place(1)),
+    thread.index_2d_col: simple(lambda: current().place(0)),
+    warp.lane_id: simple(lambda: current().number % warp.SIZE),
+    warp.warp_id: simple(lambda: current().number // warp.SIZE),
+    warp.active_mask: simple(lambda: 1 << current().number % warp.SIZE),
+    atomic.fence: simple(nothing),
+    debug.clock64: simple(time.perf_counter_ns),
+    debug.trap: simple(lambda: fail("debug.trap() was reached")),
     SharedArray: _shared,
     LocalArray: _local,
     DynamicSharedArray: _dynamic,
-    views.MatrixView: _simple(MatrixView),
-    views.zip_exact: _simple(zip_exact),
+    views.MatrixView: simple(MatrixView),
+    views.zip_exact: simple(zip_exact),
     **tensor.MAKERS,
 }

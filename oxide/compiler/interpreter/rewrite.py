@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any, Final, final
 
 import numpy as np
 
-from oxide.compiler.check.conveniences import compiled
+from oxide.compiler.check.conveniences import BlockTransformer, compiled
 from oxide.compiler.primitives.numbers import (
     CONVERT,
     FLOATS,
@@ -91,7 +92,7 @@ class FunctionValue:
 
 
 @final
-class _Rewriter(ast.NodeTransformer):
+class _Rewriter(BlockTransformer):
     """Rewrites one function."""
 
     def __init__(self, interpreter: Interpreter, typed: TypedFunction) -> None:
@@ -113,7 +114,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def function(self) -> Callable[..., Any]:
         original = self.typed.original
-        definition = self.visit(_copied(self.typed.definition))
+        definition = self.visit(copy.deepcopy(self.typed.definition))
         ast.fix_missing_locations(definition)
         made = compiled(original, definition)
         names = {**original.__globals__, **self.helpers}
@@ -127,22 +128,8 @@ class _Rewriter(ast.NodeTransformer):
             self._path.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body = [part for each in node.body for part in self._statements(each)]
+        node.body = self.block(node.body)
         return node
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field, value in ast.iter_fields(node):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                setattr(node, field, [part for each in value for part in self._statements(each)])
-            elif isinstance(value, list):
-                value[:] = [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
-            elif isinstance(value, ast.AST):
-                setattr(node, field, self.visit(value))
-        return node
-
-    def _statements(self, node: ast.stmt) -> list[ast.stmt]:
-        new: Any = self.visit(node)
-        return new if isinstance(new, list) else [new]
 
     # Helpers
 
@@ -198,7 +185,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         kind = self.kind(node)
         if kind and isinstance(node.value, bool | int | float | complex):
-            return ast.copy_location(_literal(CONVERT[kind](node.value)), node)
+            return ast.copy_location(ast.Constant(CONVERT[kind](node.value)), node)
         return node
 
     def _outside(self, node: ast.expr) -> ast.expr | None:
@@ -208,13 +195,20 @@ class _Rewriter(ast.NodeTransformer):
         if number in self.typed.arrays:
             array = ConstantArray(self.typed.constants[number], self.typed.arrays[number])
             return ast.copy_location(self._helper(array, "array", ("array", id(self.typed.constants[number]))), node)
-        if number in self.typed.constants and (kind := self.kind(node)):
-            value = self.typed.constants[number]
-            return ast.copy_location(_literal(CONVERT[kind](_plain(value))), node)
+        if (known := self._known(node)) is not None:
+            return known
         found = self.resolve(node)
         if isinstance(found, thread.Coordinates):
             return ast.copy_location(self._helper(Coordinates(found.name), found.name, found.name), node)
         return None
+
+    def _known(self, node: ast.expr) -> ast.Constant | None:
+        """Returns the number that replaces an expression whose value the front end knows."""
+        value, kind = self.typed.constants.get(_number(node)), self.kind(node)
+        if value is None or not kind:
+            return None
+        plain = value.item() if isinstance(value, np.generic) else value
+        return ast.copy_location(ast.Constant(CONVERT[kind](plain)), node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if not isinstance(node.ctx, ast.Load):
@@ -249,10 +243,9 @@ class _Rewriter(ast.NodeTransformer):
     # Operators
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        number = _number(node)
-        if number in self.typed.constants and (kind := self.kind(node)):
-            return ast.copy_location(_literal(CONVERT[kind](_plain(self.typed.constants[number]))), node)
-        signatures = self.typed.operations.get(number)
+        if (known := self._known(node)) is not None:
+            return known
+        signatures = self.typed.operations.get(_number(node))
         if not signatures:
             return self.generic_visit(node)  # the front end has removed this expression as unreachable
         return self._binary(node.op, node.left, node.right, signatures[0], node)
@@ -327,13 +320,12 @@ class _Rewriter(ast.NodeTransformer):
         return self._from(self.visit(node), self.kind(node), kind)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        number = _number(node)
         if isinstance(node.op, ast.Not):
             node.operand = self.visit(node.operand)
             return node
-        if number in self.typed.constants and (kind := self.kind(node)):
-            return ast.copy_location(_literal(CONVERT[kind](_plain(self.typed.constants[number]))), node)
-        signatures = self.typed.operations.get(number)
+        if (known := self._known(node)) is not None:
+            return known
+        signatures = self.typed.operations.get(_number(node))
         if not signatures:
             return self.generic_visit(node)
         (first,), result, name = signatures[0].arguments, signatures[0].result, type(node.op).__name__
@@ -389,7 +381,8 @@ class _Rewriter(ast.NodeTransformer):
         elif isinstance(target, ast.Subscript):
             target.value = self._once(target.value, before)
             target.slice = self._once(target.slice, before)
-        old = _loaded(target)
+        old = copy.deepcopy(target)
+        old.ctx = ast.Load()
         # Of the statement's signatures, only the operator's has two scalar arguments.
         of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
         value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
@@ -488,28 +481,6 @@ class _Rewriter(ast.NodeTransformer):
 
 def _number(node: ast.AST) -> int:
     return getattr(node, "number", 0)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _literal(value: Any) -> ast.expr:
-    return ast.Constant(value)
-
-
-def _loaded(node: ast.expr) -> ast.expr:
-    """Returns an expression that reads the target of an assignment."""
-    new: Any = _copied(node)
-    new.ctx = ast.Load()
-    made: ast.expr = new
-    return made
-
-
-def _copied(node: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(node)
 
 
 def _has_conditions(node: ast.expr) -> bool:

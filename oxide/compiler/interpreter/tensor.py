@@ -269,11 +269,11 @@ def _copy_async(array: BlockArray, index: Any, source: BaseArray, source_index: 
         array.memory.set(target + step, source.memory.get(place + step) if there else source.memory.zero)
 
 
-def _simple(function: Callable[..., Any]) -> Callable[[TypedCall, Any], Callable[..., Any]]:
+def simple(function: Callable[..., Any]) -> Callable[[TypedCall, Any], Callable[..., Any]]:
     return lambda call, key: function
 
 
-def _nothing(*args: Any, **named: Any) -> None:
+def nothing(*args: Any, **named: Any) -> None:
     pass
 
 
@@ -281,15 +281,15 @@ MAKERS: dict[Any, Callable[[TypedCall, Any], Callable[..., Any] | None]] = {
     tensor.FragmentA: _declared("FragmentA"),
     tensor.FragmentB: _declared("FragmentB"),
     tensor.Accumulator: _declared("Accumulator"),
-    tensor.convert: _simple(_convert),
-    tensor.mma: _simple(_mma),
-    tensor.tf32: _simple(_tf32),
-    tensor.load: _simple(_load),
-    tensor.store: _simple(_store),
-    tensor.ldmatrix: _simple(_ldmatrix),
-    tensor.stmatrix: _simple(_stmatrix),
-    tensor.copy_async: _simple(_copy_async),
-    tensor.commit: _simple(_nothing),
-    tensor.wait: _simple(_nothing),
+    tensor.convert: simple(_convert),
+    tensor.mma: simple(_mma),
+    tensor.tf32: simple(_tf32),
+    tensor.load: simple(_load),
+    tensor.store: simple(_store),
+    tensor.ldmatrix: simple(_ldmatrix),
+    tensor.stmatrix: simple(_stmatrix),
+    tensor.copy_async: simple(_copy_async),
+    tensor.commit: simple(nothing),
+    tensor.wait: simple(nothing),
 }
 """The makers of ``oxide.tensor``'s functions (see ``functions.py``)."""

@@ -76,6 +76,7 @@ class TooLong(Exception):
 
 
 @final
+@dataclass(slots=True)
 class Meeting:
     """A synchronisation that a thread waits for: a barrier or a warp operation.
 
@@ -83,12 +84,11 @@ class Meeting:
     the values of all threads. ``mask`` names the lanes that take part in a warp operation.
     """
 
-    __slots__ = ("combine", "kind", "mask", "site", "value")
-
-    def __init__(
-        self, kind: str, site: FaultSite, value: Any, combine: Callable[[dict[int, Any]], Any], mask: int = 0
-    ) -> None:
-        self.kind, self.site, self.value, self.combine, self.mask = kind, site, value, combine, mask
+    kind: str
+    site: FaultSite
+    value: Any
+    combine: Callable[[dict[int, Any]], Any]
+    mask: int = 0
 
 
 @final
@@ -127,26 +127,23 @@ class Thread:
         """Records an access out of bounds. Then ends the thread, unless the launch's threads continue after faults."""
         site = FaultSite(parameter, *(place or here()), None, axis, 1 + len(others))
         found = tuple((_wrapped(each), size) for each, size in others)
-        self._record(Fault(site, _wrapped(index), length, others=found))
-        if not self.launch.goes_on:
-            raise Leave
+        self._record(Fault(site, _wrapped(index), length, others=found), leaves=not self.launch.goes_on)
 
     def mistake(self, what: str, problem: str) -> None:
         """Records a fault that has no index. Then ends the thread, unless the launch's threads continue after
         faults."""
-        self._record(Fault(FaultSite(what, *here(), problem)))
-        if not self.launch.goes_on:
-            raise Leave
+        self._record(Fault(FaultSite(what, *here(), problem)), leaves=not self.launch.goes_on)
 
     def fail(self, message: str) -> None:
         """Records a failed assertion and ends the thread."""
-        self._record(Fault(FaultSite("", *here(), message)))
-        raise Leave
+        self._record(Fault(FaultSite("", *here(), message)), leaves=True)
 
-    def _record(self, fault: Fault) -> None:
+    def _record(self, fault: Fault, *, leaves: bool) -> None:
         if self.launch.fault is None:
             fault.block, fault.thread = self.block_idx, self.thread_idx
             self.launch.fault = fault
+        if leaves:
+            raise Leave
 
     def meet(self, meeting: Meeting) -> Any:
         """Waits until a synchronisation is complete. Returns this thread's result."""

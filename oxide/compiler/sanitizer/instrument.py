@@ -211,13 +211,11 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
                 case "oxide", "cluster", "arrive":
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE, blocks="rank")]
-                case "oxide", "tensor", "load_tile", *_, "multicast":
+                case "oxide", "tensor", "load_tile", *_, last:
                     size, barrier = TileCopy.of(called(instruction)).bytes, len(instruction.operands) - 2
-                    found = [_Touch(2, size, 16, WRITE, blocks="mask")]
-                    found.append(_Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE, blocks="mask"))
-                case "oxide", "tensor", "load_tile", *_:
-                    size, barrier = TileCopy.of(called(instruction)).bytes, len(instruction.operands) - 2
-                    found = [_Touch(2, size, 16, WRITE), _Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                    blocks = "mask" if last == "multicast" else ""
+                    found = [_Touch(2, size, 16, WRITE, blocks=blocks)]
+                    found.append(_Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE, blocks=blocks))
                 case "oxide", "tensor", "store_tile", *_:
                     found = [_Touch(2, TileCopy.of(called(instruction)).bytes, 16, ASYNCHRONOUS_READ)]
                 case "oxide", "tensor", "wgmma", n, _, _, a_order, b_order, steps, panel, _:
@@ -227,11 +225,9 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(4, b_bytes, 16, 0)]
                     if a_order != "r":
                         found.append(_Touch(3, a_rows * ROW_BYTES, 16, 0))
-    return [each for each in found if _is_touched(instruction.operands[each.place])]
-
-
-def _is_touched(pointer: Value) -> bool:
-    return pointer.type == "ptr" and bool(pointer.symbol or not isinstance(pointer, Constant))
+    pointers = [instruction.operands[each.place] for each in found]
+    touched = [each.type == "ptr" and (each.symbol or not isinstance(each, Constant)) for each in pointers]
+    return list(itertools.compress(found, touched))
 
 
 @final
@@ -387,19 +383,14 @@ class _Instrumenter:
                     words = number(slot), number(int(pending)), number(self._products.tiles)
                     self._call("void", "oxide.sanitize.products", self._context, self._products.record, *words)
                 self._block.append(instruction)  # all threads meet here, after recording their reads
-            case "oxide", "tensor", "commit":
+            case "oxide", "tensor", "commit" | "commit_stores" as way:
                 self._block.append(instruction)
-                self._call("void", "oxide.sanitize.committed", self._context, FALSE)
-            case "oxide", "tensor", "commit_stores":
+                stores = TRUE if way == "commit_stores" else FALSE
+                self._call("void", "oxide.sanitize.committed", self._context, stores)
+            case "oxide", "tensor", "wait" | "wait_stores" as way, groups, *how:
                 self._block.append(instruction)
-                self._call("void", "oxide.sanitize.committed", self._context, TRUE)
-            case "oxide", "tensor", "wait", groups:
-                self._block.append(instruction)
-                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)), number(_COPIES))
-            case "oxide", "tensor", "wait_stores", groups, how:
-                self._block.append(instruction)
-                ended = number(_TILE_READS if how == "read" else _TILE_READS | _TILE_WRITES)
-                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)), ended)
+                ended = _COPIES if way == "wait" else _TILE_READS if how == ["read"] else _TILE_READS | _TILE_WRITES
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)), number(ended))
             case _ if isinstance(instruction, Return) and self._stores and self._finds_races:
                 self._call("void", "oxide.sanitize.stores_left", self._context)
                 self._block.append(instruction)

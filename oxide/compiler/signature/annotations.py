@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final, get_args, get_origin
 
 from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
+from oxide.errors import CompileError
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.types import ATOMIC, SCALAR_NAMES, ScalarType
 
@@ -42,11 +43,7 @@ def parse_parameters(
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise at_parameter(
-                function,
-                parameter.name,
-                f"kernel {name}: parameter {parameter.name} must be an ordinary one, without * or /",
-            )
+            raise refused(function, name, parameter.name, "must be an ordinary one, without * or /")
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
@@ -111,6 +108,11 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     return found
 
 
+def refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
+    """Returns the error for a parameter of a kernel, at the parameter."""
+    return at_parameter(function, name, f"kernel {kernel}: parameter {name} {problem}")
+
+
 class Names:
     """The names that a function's annotations may use: those of its module, of the scope that defines it, and of its
     closure."""
@@ -146,29 +148,23 @@ def _slice_of(
     from oxide.language.tiles import RowMajorTiles, Tiles
 
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
-        problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
-        problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
-        raise at_parameter(function, name, problem)
-    if ndim > 3:
         problem = (
-            f"{what} is annotated {annotation!r}; an output of {ndim} axes is written by tensor.store_tile, and has "
+            "beside its elements' type a DisjointSlice takes a layout, Tiles(n) or RowMajorTiles(r, c), and every "
+            "slice its number of axes, 1 to 5, an AtomicSlice up to 3"
         )
-        problem += "no layout"
-        raise at_parameter(function, name, problem)
-    if ndim == 3 and type(layouts[0]) is RowMajorTiles:
-        problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"
-        raise at_parameter(function, name, problem)
-    return "tiles", scalar, layouts[0].shape, ndim
+    elif ndim > 3:
+        problem = f"an output of {ndim} axes is written by tensor.store_tile, and has no layout"
+    elif ndim == 3 and type(layouts[0]) is RowMajorTiles:
+        problem = "RowMajorTiles are of a matrix, and this slice has 3 axes"
+    else:
+        return "tiles", scalar, layouts[0].shape, ndim
+    raise at_parameter(function, name, f"{what} is annotated {annotation!r}; {problem}")
 
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
-        raise at_parameter(
-            function,
-            name,
-            f"kernel {kernel}: parameter {name} is annotated Array; say of what and with how many axes, as in "
-            "Array[f32, 2], or leave the annotation out",
-        )
+        problem = "say of what and with how many axes, as in Array[f32, 2], or leave the annotation out"
+        raise refused(function, kernel, name, f"is annotated Array; {problem}")
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
@@ -192,9 +188,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
-        raise at_parameter(
-            function, name, f"kernel {kernel}: parameter {name} is annotated {shown}; {of_annotation(annotation)}"
-        )
+        raise refused(function, kernel, name, f"is annotated {shown}; {of_annotation(annotation)}")
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
 

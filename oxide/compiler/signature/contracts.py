@@ -267,14 +267,10 @@ class _ByPlace(ast.NodeTransformer):
         changed: ast.expr = self.visit(copy.deepcopy(side))
         return changed
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Name(self.variable(node.id), ast.Load())
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
+    def visit_Name(self, node: ast.expr) -> ast.expr:
         return ast.Name(self.variable(ast.unparse(node)), ast.Load())
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return ast.Name(self.variable(ast.unparse(node)), ast.Load())
+    visit_Call = visit_Subscript = visit_Name
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:

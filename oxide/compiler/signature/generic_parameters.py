@@ -12,11 +12,9 @@ from typing import Any, TypeVar, final, get_args
 import numpy as np
 
 from oxide.compiler.source.source import at_parameter
-from oxide.errors import ArgumentError
 from oxide.language.types import ATOMIC, SCALAR_NAMES, SCALARS, ScalarType
-from oxide.messages import written
 
-from .signature import Kind, Parameter, shown
+from .signature import Kind, Parameter, no_number, shown
 
 
 @final
@@ -52,10 +50,7 @@ class OpenParameter:
             type(value) is np.ndarray and value.ndim == 0
         ):
             return value
-        raise ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-            f"{type(value).__name__} {written(value):.80}; pass a number"
-        )
+        raise no_number(self.kernel, self.name, self.annotation, value)
 
     def closed(self, scalar: ScalarType) -> Parameter:
         """Returns the parameter with ``scalar`` for the type variable."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -99,9 +100,9 @@ class Parameter:
         """Returns the annotation as it is written."""
         if self.of_tiles:
             return f"tile.{self.of_tiles}[{self.scalar.name}, {self.ndim}]"
-        return (
-            shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
-        )
+        if self.lifted is not None:
+            return self.lifted.annotation
+        return shown(self.kind, self.scalar.name, self.tile, self.ndim)
 
     @property
     def identity(self) -> str:
@@ -235,10 +236,7 @@ class Parts:
         """
         number = argument[()] if type(argument) is np.ndarray and argument.ndim == 0 else argument
         if not isinstance(number, int | float | complex | np.number | np.bool_):
-            raise ArgumentError(
-                f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is "
-                f"{type(argument).__name__} {written(argument):.80}; pass a number"
-            )
+            raise no_number(self.kernel, self.name, self.annotation, argument)
         real, imag = self.parts
         return real.convert(number.real), imag.convert(number.imag)
 
@@ -295,6 +293,17 @@ class UntypedParameter:
 Closed: TypeAlias = Parameter | NumbaParameter
 """A parameter whose type is known, as a specialization has it."""
 
+P = TypeVar("P", Parameter, Closed)
+
+
+def leaves(parameters: Iterable[P]) -> Iterator[P]:
+    """Yields the parameters that are passed: the parts of functions, tuples and complex numbers in place of these."""
+    for parameter in parameters:
+        if parameter.lifted is None:
+            yield parameter
+        else:
+            yield from leaves(parameter.lifted.parts)
+
 
 def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str:
     """Returns an annotation as it is written."""
@@ -319,6 +328,14 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     vector of 16 bytes is the longest that one thread loads or stores at once."""
     row = tile[-1] * itemsize
     return min(row & -row, 16)
+
+
+def no_number(kernel: str, name: str, annotation: str, value: Any) -> ArgumentError:
+    """Returns the error for an argument that is no number."""
+    return ArgumentError(
+        f"kernel {kernel}: parameter {name} is {annotation}, the argument is {type(value).__name__} "
+        f"{written(value):.80}; pass a number"
+    )
 
 
 def _is_real(value: Any) -> bool:

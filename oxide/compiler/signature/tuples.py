@@ -13,7 +13,7 @@ import ast
 import functools
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ForwardRef, final, get_args, get_origin
 
@@ -24,7 +24,7 @@ from oxide.errors import ArgumentError, CompileError
 from oxide.language.types import SCALAR_NAMES, ScalarType
 from oxide.messages import written
 
-from .signature import Parameter
+from .signature import Parameter, leaves
 
 _NO_SCALAR = ScalarType("tuple", numpys=np.dtype(np.void))
 
@@ -46,7 +46,7 @@ class Fields:
     @property
     def parts(self) -> tuple[Parameter, ...]:
         """Returns the scalars in the order in which they are passed, those of inner tuples included."""
-        return tuple(_scalars(self.elements))
+        return tuple(leaves(self.elements))
 
     @property
     def annotation(self) -> str:
@@ -188,11 +188,3 @@ def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any
         return eval(text, dict(vars(module)) if module is not None else {})
     except NameError:
         return evaluate(text)  # a type that is local to the function that defines class and kernel
-
-
-def _scalars(elements: tuple[Parameter, ...]) -> Iterator[Parameter]:
-    for element in elements:
-        if element.lifted is None:
-            yield element
-        else:
-            yield from element.lifted.parts

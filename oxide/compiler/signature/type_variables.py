@@ -64,18 +64,12 @@ def close_by_arguments(
     buffers = [p for p in opened if p.kind != "scalar" and found[p.name].dtype is not None]
     scalars = [p for p in opened if p.kind == "scalar" and found[p.name].dtype is not None]
     numbers = [p for p in opened if p.kind == "scalar" and found[p.name].number is not None]
-    for parameter in buffers:
+    decided = {p.variable for p in opened if p.kind != "scalar"}
+    for parameter in (*buffers, *(p for p in scalars if p.variable not in decided)):
         scalar = _allowed(parameter, found[parameter.name])
         before, by = chosen.setdefault(parameter.variable, (scalar, parameter))
         if before is not scalar:
             raise _disagreement(kernel, by, before, parameter, scalar)
-    decided = {p.variable for p in opened if p.kind != "scalar"}
-    for parameter in scalars:
-        if parameter.variable not in decided:
-            scalar = _allowed(parameter, found[parameter.name])
-            before, by = chosen.setdefault(parameter.variable, (scalar, parameter))
-            if before is not scalar:
-                raise _disagreement(kernel, by, before, parameter, scalar)
     decided |= set(chosen)
     widest = sorted(numbers, key=lambda p: list(OF_PYTHON).index(found[p.name].number or bool), reverse=True)
     for parameter in widest:
@@ -135,10 +129,7 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
     """Returns a type for each type variable: ``f32`` if the variable may stand for it, else the variable's first
     choice."""
-    variables: dict[str, tuple[ScalarType, ...]] = {}
-    for parameter in declared:
-        if isinstance(parameter, OpenParameter):
-            variables[parameter.variable] = parameter.choices
+    variables = {p.variable: p.choices for p in declared if isinstance(p, OpenParameter)}
     for parameter in declared:
         if isinstance(parameter, OpenFunction):
             for name, choices in parameter.choices:

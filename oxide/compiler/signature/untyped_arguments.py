@@ -11,25 +11,29 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, dataclass_transform, final
 
 import numpy as np
 
 from oxide.language.types import OF_PYTHON, SCALARS, of_dtype, of_narrow_scalar
 
 
+@dataclass_transform()
 class _Described:
-    """A type that is fully described by its fields.
+    """A type that is fully described by its fields, which are its slots and the arguments that make it.
 
     It is no dataclass, because each dataclass adds a millisecond to ``import oxide``.
     """
 
     __slots__ = ("_hash",)
-    __match_args__: tuple[str, ...] = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
     _hash: int
 
-    def _describe(self, *fields: Any) -> None:
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = cls.__slots__  # type: ignore[misc] # mypy takes it for a dataclass's own
+
+    def __init__(self, *fields: Any) -> None:
         for name, value in zip(self.__match_args__, fields, strict=True):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_hash", hash((type(self), *fields)))
@@ -56,12 +60,8 @@ class NumberType(_Described):
     """A scalar: a bool, an integer, a float, a complex number, a datetime64 or a timedelta64."""
 
     __slots__ = ("dtype",)
-    __match_args__ = ("dtype",)
 
     dtype: np.dtype[Any]
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._describe(dtype)
 
     def __str__(self) -> str:
         return self.dtype.name
@@ -99,7 +99,6 @@ class ArrayType(_Described):
     """A box of ``ndim`` axes, with numba-cuda's array semantics: C-contiguous, or a ``strided`` view."""
 
     __slots__ = ("dtype", "ndim", "strided")
-    __match_args__ = ("dtype", "ndim", "strided")
 
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
@@ -112,7 +111,7 @@ class ArrayType(_Described):
     strided: bool
 
     def __init__(self, dtype: np.dtype[Any], ndim: int, strided: bool = False) -> None:
-        self._describe(dtype, ndim, strided)
+        super().__init__(dtype, ndim, strided)
 
     def __str__(self) -> str:
         return f"Array[{self.dtype if self.dtype.names else self.dtype.name}, {self.ndim}]{', strided' * self.strided}"
@@ -137,12 +136,8 @@ class RecordType(_Described):
     """A box of a structured dtype without axes: a record, passed by its address, whose fields may be assigned to."""
 
     __slots__ = ("dtype",)
-    __match_args__ = ("dtype",)
 
     dtype: np.dtype[Any]
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._describe(dtype)
 
     def __str__(self) -> str:
         return f"a record of {self.dtype}"
@@ -165,13 +160,9 @@ class TupleType(_Described):
     """A tuple or a NamedTuple; ``kind`` is its class."""
 
     __slots__ = ("elements", "kind")
-    __match_args__ = ("elements", "kind")
 
     elements: tuple[ArgumentType, ...]
     kind: type
-
-    def __init__(self, elements: tuple[ArgumentType, ...], kind: type) -> None:
-        self._describe(elements, kind)
 
     def __str__(self) -> str:
         inside = ", ".join(map(str, self.elements)) + "," * (len(self.elements) == 1)
@@ -195,13 +186,9 @@ class EnumType(_Described):
     """The type of an argument that is a member of an enumeration."""
 
     __slots__ = ("kind", "value")
-    __match_args__ = ("kind", "value")
 
     kind: type[enum.Enum]
     value: ArgumentType
-
-    def __init__(self, kind: type[enum.Enum], value: ArgumentType) -> None:
-        self._describe(kind, value)
 
     def __str__(self) -> str:
         return self.kind.__name__
@@ -224,9 +211,6 @@ class NoneType(_Described):
     """None. numba prunes the branches of ``if x is None`` that are not taken."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self._describe()
 
     def __str__(self) -> str:
         return "None"

@@ -75,6 +75,8 @@ def rounded(out: Emitter, value: str, scalar: ScalarType) -> str:
 
 def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> str:
     """Converts a value from the type ``source`` to the type ``target``."""
+    if source is target:
+        return value
     one, two = source.register_type, target.register_type
     if source.kind == "b":
         if target.kind == "f":

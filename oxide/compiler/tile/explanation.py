@@ -95,11 +95,8 @@ def _values(plan: Plan, program: Program) -> Iterator[str]:
             continue
         kind = f"{node.dtype.name}{list(node.shape)}"
         name = f"{node.detail.name} = " if isinstance(node.detail, Cell) else ""
-        yield f"line {node.line}: {name}{_called(node)}: {kind}: {_place(plan, node, node in staged)}"
-
-
-def _called(node: Node) -> str:
-    return {"cell": "variable", "load": "load"}.get(node.op, node.op)
+        op = "variable" if node.op == "cell" else node.op
+        yield f"line {node.line}: {name}{op}: {kind}: {_place(plan, node, node in staged)}"
 
 
 def _place(plan: Plan, node: Node, staged: bool) -> str:

@@ -40,7 +40,7 @@ from typing import final
 
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program, TensorParameter
-from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Cell, Node, Region
+from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Node, Region
 from oxide.errors import CompileError
 
 __all__ = ["Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
@@ -184,21 +184,19 @@ def nodes_of(region: Region) -> Iterator[Node]:
 
 def written_by(nodes: Iterable[Node]) -> list[TensorParameter]:
     """Returns the tensors that nodes write, one for each node that writes."""
-    return [
-        node.detail if node.op == "store" else node.detail[0]
-        for node in nodes
-        if node.op == "store" or node.op in SCATTERS
-    ]
+    return [tensor_of(node) for node in nodes if node.op == "store" or node.op in SCATTERS]
+
+
+def tensor_of(node: Node) -> TensorParameter:
+    """Returns the tensor that a load, a store, a gather or a scatter accesses."""
+    tensor: TensorParameter = node.detail if node.op in ("load", "store") else node.detail[0]
+    return tensor
 
 
 def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
     """Returns the layouts of a program for blocks of ``warps`` warps."""
     plan = Plan()
     nodes = list(nodes_of(program.body))
-    cells: dict[Cell, Node] = {}
-    for node in nodes:
-        if node.op in ("for", "while"):
-            cells.update(dict.fromkeys(node.detail[1], node))
     if warps & (warps - 1):
         for node in nodes:
             if node.op == "mma":
@@ -207,7 +205,7 @@ def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
     products = [node for node in nodes if node.op == "mma"]
     chained = any(_is_reduced_or_left(node) for node in products)
     for node in products:
-        found = _product(node, warps, chained, hopper, cells)
+        found = _product(node, warps, chained, hopper)
         if isinstance(found, str):
             plan.reasons[node] = found
             continue
@@ -253,7 +251,7 @@ def _is_reduced_or_left(product: Node) -> bool:
     return False
 
 
-def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Cell, Node]) -> Product | str:
+def _product(node: Node, warps: int, chained: bool, hopper: bool) -> Product | str:
     """Returns how tensor cores compute a product, or the reason why they cannot."""
     left, right, _ = node.inputs
     kind, sums = left.dtype.name, node.dtype.name
@@ -276,7 +274,7 @@ def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Ce
     if rows * columns > _MOST_SUMS * _LANES * warps:
         return f"a result of shape {node.shape} does not fit the registers of {warps} warps"
     layout = Layout(rows, columns, down, across, 4, 2, True)
-    return Product(layout, kind, step, wide, _is_in_place(node, cells), _is_left_in_registers(left, layout))
+    return Product(layout, kind, step, wide, is_in_place(node), _is_left_in_registers(left, layout))
 
 
 def _warps_of(rows: int, columns: int, warps: int) -> tuple[int, int]:
@@ -313,20 +311,13 @@ def source_of(node: Node) -> tuple[bool, Node]:
     return False, node
 
 
-def _is_in_place(node: Node, cells: dict[Cell, Node]) -> bool:
+def is_in_place(node: Node) -> bool:
     """Returns whether a product can overwrite its accumulator: the accumulator is a loop's variable that nothing else
     reads in this iteration."""
     acc = node.inputs[2]
-    if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or not isinstance(acc.detail, Cell):
+    if acc.op != "cell" or acc.users != [node] or len(node.users) != 1:
         return False
-    loop = cells.get(acc.detail)
-    return (
-        loop is not None
-        and node.users[0] is loop
-        and acc.detail.ends == [node]
-        and acc.region is node.region
-        and loop.detail[0] is node.region
-    )
+    return node.users[0].op in ("for", "while") and acc.detail.ends == [node] and acc.region is node.region
 
 
 def _is_left_in_registers(left: Node, layout: Layout) -> bool:

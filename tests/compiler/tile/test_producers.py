@@ -12,7 +12,7 @@ import oxide
 from examples.tiles import gemm
 from oxide import bf16, d2h, f16, f32, h2d, i32, tile, zeros
 from oxide.compiler.tile import source
-from oxide.compiler.tile.lowering import producer
+from oxide.compiler.tile.lowering import engine_rings, producer
 from oxide.compiler.tile.lowering.core import Lowering
 
 from .test_tensor_cores import numbers, plan
@@ -207,10 +207,10 @@ class TestSanitized:
 
         def without_waits(ring: producer.FedRing, counter: str) -> None:
             with monkeypatch.context() as inner:
-                inner.setattr(producer, "call", lambda low, what, *more: what == "wait" or call(low, what, *more))
+                inner.setattr(engine_rings, "call", lambda low, what, *more: what == "wait" or call(low, what, *more))
                 fill(ring, counter)
 
-        call = producer.call
+        call = engine_rings.call
         monkeypatch.setattr(producer.FedRing, "_fill", without_waits)
         with pytest.raises(oxide.errors.BarrierError, match="waits for 1 arrivals and 0 bytes of copies"):
             faulty()

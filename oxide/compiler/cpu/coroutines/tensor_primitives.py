@@ -152,28 +152,33 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
     ]
     for i in numbers:
         lines += [*narrowed(c_type, f"%d.{i}", f"%sum.{i}.next"), f"  store {kind} %d.{i}, ptr %c.{i}.at"]
-    return "\n".join([*lines, "  ret void", "}", _PRODUCT.replace("<symbol>", symbol)])
-
-
-_PRODUCT = """
-define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
-  %pair = alloca [2 x ptr]
+    publish = """  %pair = alloca [2 x ptr]
   store ptr %a, ptr %pair
   %second = getelementptr ptr, ptr %pair, i64 1
   store ptr %b, ptr %second
-  %address = ptrtoint ptr %pair to i64
+  %address = ptrtoint ptr %pair to i64"""
+    return "\n".join([*lines, "  ret void", "}", _together(symbol, ("%c", "%a", "%b"), publish, "%c")])
+
+
+def _together(symbol: str, pointers: tuple[str, ...], publish: str, own: str) -> str:
+    """Defines a primitive that all lanes of a warp call together. ``publish`` is the IR that computes the ``%address``
+    that a lane publishes. Then each lane calls ``symbol.lane`` with the pointer ``own``."""
+    listed = ", ".join(f"ptr {each}" for each in pointers)
+    return f"""
+define void @{symbol}(ptr %context, {listed}, i32 %site) alwaysinline {{
+{publish}
   call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
-  br i1 %together, label %multiply, label %done
-multiply:
-  call void @<symbol>.lane(ptr %block, i32 %lane, ptr %c)
+  br i1 %together, label %compute, label %done
+compute:
+  call void @{symbol}.lane(ptr %block, i32 %lane, ptr {own})
   br label %done
 done:
   call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
   ret void
-}
+}}
 """
 
 
@@ -207,25 +212,9 @@ def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
                 f"  %moved.{it} = load i16, ptr {load}",
                 f"  store i16 %moved.{it}, ptr {store}",
             ]
-    return "\n".join([*lines, "  ret void", "}", _MOVE.replace("<symbol>", symbol)])
+    publish = "  %address = ptrtoint ptr %row to i64"
+    return "\n".join([*lines, "  ret void", "}", _together(symbol, ("%row", "%words"), publish, "%words")])
 
-
-_MOVE = """
-define void @<symbol>(ptr %context, ptr %row, ptr %words, i32 %site) alwaysinline {
-  %address = ptrtoint ptr %row to i64
-  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
-  %block = call ptr @oxide.block(ptr %context)
-  %lane = call i32 @oxide.register.laneid(ptr %context)
-  %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
-  br i1 %together, label %move, label %done
-move:
-  call void @<symbol>.lane(ptr %block, i32 %lane, ptr %words)
-  br label %done
-done:
-  call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
-  ret void
-}
-"""
 
 _COPY = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)

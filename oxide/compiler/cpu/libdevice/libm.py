@@ -59,18 +59,11 @@ def _definitions(symbol: str) -> list[str]:
     declares or defines one function, so that two definitions with a callee in common have the same text for it."""
     if symbol in QUOTIENTS:
         return quotient(symbol, approximate=False)
-    return (
-        plain_math.definitions(symbol)
-        or _of_c(symbol)
-        or words.definitions(symbol)
-        or _of_special(symbol)
-        or rounding.definitions(symbol)
-    )
-
-
-def _of_special(symbol: str) -> list[str]:
-    called, texts = special.definitions(symbol)
-    return [*(_declare(base, "double")[1] for base in called), *texts]
+    found = plain_math.definitions(symbol) or _of_c(symbol) or words.definitions(symbol)
+    if not found:
+        called, texts = special.definitions(symbol)
+        found = [*(_declare(base, "double")[1] for base in called), *texts]
+    return found or rounding.definitions(symbol)
 
 
 def _of_c(symbol: str) -> list[str]:
@@ -78,9 +71,12 @@ def _of_c(symbol: str) -> list[str]:
     plain = fast if fast.removesuffix("f") in _FAST.split() else symbol.removeprefix("__nv_")
     for base, kind in special.forms(plain):
         if base in _SHAPES:
-            return _call(symbol, base, kind)
+            result, parameters = _SHAPES[base]
+            listed = ", ".join(f"{part} %p{number}" for number, part in enumerate(parameters))
+            body = f"  %r = call {result} @{{{base}}}({listed})"
+            return _composed(symbol, kind, (base,), parameters, result, body)
         if base in _COMPOSED:
-            return _composed(symbol, base, kind)
+            return _composed(symbol, kind, *_COMPOSED[base])
     return []
 
 
@@ -96,17 +92,6 @@ def _declare(base: str, kind: str) -> tuple[str, str]:
     memory = "memory(argmem: readwrite)" if "ptr" in parameters else "memory(none)"
     unknown = " nobuiltin" if base == "fmod" else ""
     return called, f"declare {result.format(t=kind)} @{called}({listed}) nounwind willreturn {memory}{unknown}"
-
-
-def _call(symbol: str, base: str, kind: str) -> list[str]:
-    called, declared = _declare(base, kind)
-    result = _SHAPES[base][0].format(t=kind)
-    listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(_SHAPES[base][1]))
-    return [
-        declared,
-        f"define {result} @{symbol}({listed}) alwaysinline {{\n"
-        f"  %r = call {result} @{called}({listed})\n  ret {result} %r\n}}",
-    ]
 
 
 _COMPOSED = {
@@ -135,13 +120,15 @@ _COMPOSED = {
 """Functions that C lacks: the C functions that each calls, its parameters, its result and its body."""
 
 
-def _composed(symbol: str, base: str, kind: str) -> list[str]:
-    parts, parameters, result, body = _COMPOSED[base]
+def _composed(
+    symbol: str, kind: str, parts: tuple[str, ...], parameters: tuple[str, ...], result: str, body: str
+) -> list[str]:
+    """Returns the definition of a function of ``kind``, double or float, that calls the C functions ``parts``."""
     declared = {part: _declare(part, kind) for part in parts}
     names = {part: called for part, (called, _) in declared.items()}
     listed = ", ".join(f"{part.format(t=kind)} %p{number}" for number, part in enumerate(parameters))
-    returned = "  ret void" if result == "void" else f"  ret {kind} %r"
     kind_of_result = result.format(t=kind)
+    returned = "  ret void" if result == "void" else f"  ret {kind_of_result} %r"
     return [
         *(text for _, text in declared.values()),
         f"define {kind_of_result} @{symbol}({listed}) alwaysinline {{\n{body.format(t=kind, **names)}\n{returned}\n}}",

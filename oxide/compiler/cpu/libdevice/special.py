@@ -19,10 +19,7 @@ from __future__ import annotations
 def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
     """Returns the C functions of doubles that ``symbol`` calls, and one IR text each for ``symbol`` and its callees.
     Returns no texts for any other function."""
-    name = symbol.removeprefix("__nv_")
-    if name in _BITS:
-        return (), _BITS[name]
-    for base, kind in forms(name):
+    for base, kind in forms(symbol.removeprefix("__nv_")):
         if base in _SPECIAL:
             called, texts = _SPECIAL[base]
             return called, [*texts, _exported(symbol, base, kind)]
@@ -284,54 +281,4 @@ _SPECIAL: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "erfcinv": (_INVERSE, [*_TAIL, *_MIDDLE, _ERFCINV]),
     "normcdf": (("exp", "erfc"), [_FUSED, _NORMCDF]),
     "normcdfinv": (_INVERSE, [*_TAIL, *_MIDDLE, _ERFCINV, _NORMCDFINV]),
-}
-
-
-def _permuted() -> str:
-    """Defines ``byte_perm``: three bits select each byte of the result among the eight bytes of ``%a`` and ``%b``."""
-    lines = ["  %b.wide = zext i32 %b to i64", "  %a.wide = zext i32 %a to i64", "  %b.high = shl i64 %b.wide, 32",
-             "  %all = or i64 %a.wide, %b.high", "  %names = zext i32 %s to i64"]  # fmt: skip
-    last = "0"
-    for place in range(4):
-        lines += [
-            f"  %n{place} = lshr i64 %names, {4 * place}",
-            f"  %m{place} = and i64 %n{place}, 7",
-            f"  %o{place} = shl i64 %m{place}, 3",
-            f"  %h{place} = lshr i64 %all, %o{place}",
-            f"  %y{place} = and i64 %h{place}, 255",
-            f"  %z{place} = shl i64 %y{place}, {8 * place}",
-            f"  %r{place} = or i64 {last}, %z{place}",
-        ]
-        last = f"%r{place}"
-    body = "\n".join(lines)
-    return f"""define i32 @__nv_byte_perm(i32 %a, i32 %b, i32 %s) alwaysinline {{
-{body}
-  %r = trunc i64 {last} to i32
-  ret i32 %r
-}}"""
-
-
-_BITS = {
-    "byte_perm": [_permuted()],
-    "saturatef": [
-        """define float @__nv_saturatef(float %x) alwaysinline {
-  %positive = fcmp ogt float %x, 0.0
-  %below = fcmp olt float %x, 1.0
-  %least = select i1 %below, float %x, float 1.0
-  %r = select i1 %positive, float %least, float 0.0
-  ret float %r
-}"""
-    ],
-    "half2float": [
-        """define float @__nv_half2float(i16 %bits) alwaysinline {
-  %r = call float @oxide.f16.widen(i16 %bits)
-  ret float %r
-}"""
-    ],
-    "float2half_rn": [
-        """define i16 @__nv_float2half_rn(float %x) alwaysinline {
-  %r = call i16 @oxide.f16.narrow(float %x)
-  ret i16 %r
-}"""
-    ],
 }

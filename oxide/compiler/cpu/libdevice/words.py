@@ -1,4 +1,4 @@
-"""libdevice's functions of integer words on the CPU: differences, averages, the upper and lower words of doubles.
+"""libdevice's functions of words on the CPU: differences, averages, bytes, the upper and lower words of doubles.
 
 The C library has none of them. They are exact, so both devices give the same bits. NVIDIA's CUDA Math API defines each
 of them.
@@ -37,7 +37,34 @@ def _product(shift: str) -> str:
     )
 
 
+def _permutation() -> str:
+    """Returns the body of ``byte_perm``: three bits select each byte of the result among the eight bytes of the first
+    two parameters."""
+    lines = [
+        "%a = zext i32 %p0 to i64; %b = zext i32 %p1 to i64; %high = shl i64 %b, 32; %all = or i64 %a, %high",
+        "%names = zext i32 %p2 to i64",
+    ]
+    last = "0"
+    for n in range(4):
+        lines += [
+            f"%n{n} = lshr i64 %names, {4 * n}; %m{n} = and i64 %n{n}, 7; %o{n} = shl i64 %m{n}, 3",
+            f"%h{n} = lshr i64 %all, %o{n}; %y{n} = and i64 %h{n}, 255; %z{n} = shl i64 %y{n}, {8 * n}",
+            f"%r{n} = or i64 {last}, %z{n}",
+        ]
+        last = f"%r{n}"
+    return "; ".join([*lines, f"%r = trunc i64 {last} to i32"])
+
+
 _BODIES = {
+    "__nv_byte_perm": ("i32", "i32 i32 i32", _permutation()),
+    "__nv_saturatef": (
+        "float",
+        "float",
+        "%positive = fcmp ogt float %p0, 0.0; %below = fcmp olt float %p0, 1.0; "
+        "%least = select i1 %below, float %p0, float 1.0; %r = select i1 %positive, float %least, float 0.0",
+    ),
+    "__nv_half2float": ("float", "i16", "%r = call float @oxide.f16.widen(i16 %p0)"),
+    "__nv_float2half_rn": ("i16", "float", "%r = call i16 @oxide.f16.narrow(float %p0)"),
     "__nv_sad": ("i32", "i32 i32 i32", _difference("sgt")),
     "__nv_usad": ("i32", "i32 i32 i32", _difference("ugt")),
     "__nv_hadd": ("i32", "i32 i32", _average("sext", 0)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 from oxide.messages import written
 
 __all__ = ["Nodes", "TensorParameter"]
+
+T = TypeVar("T")
 
 _PYTHON_INTEGERS = ("counter", "length", "program_id", "num_programs")
 """The operations whose results are Python integers when the kernel runs as plain Python. So ``x * k`` keeps the type of
@@ -95,21 +97,26 @@ class Nodes:
     # Nodes
 
     def node(
-        self, op: str, inputs: Sequence[Node], dtype: ScalarType, shape: tuple[int, ...], detail: Any = None
+        self,
+        op: str,
+        inputs: Sequence[Node],
+        dtype: ScalarType,
+        shape: tuple[int, ...],
+        detail: Any = None,
+        weak: type | None = None,
     ) -> Node:
         """Adds a node to the current region, and returns it."""
+        weak = int if op in _PYTHON_INTEGERS else weak
         line = getattr(self.at, "lineno", 0) + self.shift
-        made = Node(op, tuple(inputs), dtype, shape, self._count, line, self.region, detail)
+        made = Node(op, tuple(inputs), dtype, shape, self._count, line, self.region, detail, weak)
         self._count += 1
         self.region.nodes.append(made)
         for each in inputs:
             each.users.append(made)
-        if op in _PYTHON_INTEGERS:
-            made.weak = int
         return made
 
-    def within(self, region: Region, action: Callable[[], Any]) -> Any:
-        """Runs an action that adds its nodes to the body of a loop or a branch."""
+    def within(self, region: Region, action: Callable[[], T]) -> T:
+        """Runs an action that adds its nodes to the body of a loop or a branch. Returns the action's result."""
         outer, self.region = self.region, region
         self.depth += 1
         try:
@@ -118,16 +125,9 @@ class Nodes:
             self.region = outer
             self.depth -= 1
 
-    def inside(self, region: Region, action: Callable[[], Node]) -> Node:
-        """Runs an action in a region, and returns the node that the action makes."""
-        found: Node = self.within(region, action)
-        return found
-
     def constant(self, value: Any, dtype: ScalarType, weak: type | None = None) -> Node:
         """Adds a constant scalar."""
-        made = self.node("constant", (), dtype, (), value)
-        made.weak = weak
-        return made
+        return self.node("constant", (), dtype, (), value, weak)
 
     def lifted(self, value: Any, what: str = "this operation") -> Node:
         """Returns a value as a node: a node unchanged, and a number as a scalar node. In an operation, the scalar of a
@@ -224,9 +224,7 @@ class Nodes:
             self.refuse(f"{what} takes numbers, not bools; convert them with .astype(i32)")
         shape = self.common_shape(operands)
         operands = [self.broadcast(self.cast(each, common), shape) for each in operands]
-        made = self.node(op, operands, dtype or common, shape)
-        made.weak = weak if dtype is None else None
-        return made
+        return self.node(op, operands, dtype or common, shape, weak=weak if dtype is None else None)
 
     def truth(self, value: Any, what: str) -> Node:
         """Returns a value as a scalar bool. Raises ``CompileError`` for a tile with axes."""

@@ -50,7 +50,7 @@ def _compare_with_u64(build: Nodes, op: str, one: Node, two: Node, what: str) ->
     return build.elementwise("and", (build.elementwise("invert", (below,)), same))
 
 
-def filled(build: Nodes, shape: Any, value: Any, dtype: Any, name: str = "full") -> Node:
+def filled(build: Nodes, name: str, shape: Any, value: Any, dtype: Any = F32) -> Node:
     """Makes the node of ``full``, ``zeros`` or ``ones``."""
     kind = build.dtype(dtype)
     found = build.lifted(value, name)
@@ -68,12 +68,10 @@ def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
     kind, weak = build.common_type((one, two))
     shape = build.common_shape((test, one, two))
     inputs = [build.broadcast(each, shape) for each in (test, build.cast(one, kind), build.cast(two, kind))]
-    made = build.node("where", inputs, kind, shape)
-    made.weak = weak
-    return made
+    return build.node("where", inputs, kind, shape, weak=weak)
 
 
-def reduce(build: Nodes, name: str, x: Any, axis: Any, keepdims: Any) -> Node:
+def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = False) -> Node:
     """Makes the node of ``sum``, ``max`` or ``min``."""
     found = build.lifted(x, name)
     ndim = len(found.shape)
@@ -90,7 +88,7 @@ def reduce(build: Nodes, name: str, x: Any, axis: Any, keepdims: Any) -> Node:
     return build.node("reshape", (made,), found.dtype, kept) if keep else made
 
 
-def along(build: Nodes, name: str, x: Any, axis: Any) -> Node:
+def along(build: Nodes, name: str, x: Any, axis: Any = None) -> Node:
     """Makes the node of ``argmax``, ``argmin`` or ``cumsum``."""
     found = build.lifted(x, name)
     if axis is None:
@@ -105,7 +103,7 @@ def along(build: Nodes, name: str, x: Any, axis: Any) -> Node:
     return build.node(name, (found,), I64, found.shape[:place] + found.shape[place + 1 :], place)
 
 
-def sort(build: Nodes, x: Any, axis: Any, descending: Any) -> Node:
+def sort(build: Nodes, x: Any, axis: Any = -1, descending: Any = False) -> Node:
     """Makes the node of ``sort``, which sorts along an axis."""
     found = build.lifted(x, "sort")
     place = build.axis(axis, len(found.shape), "sort")
@@ -113,7 +111,7 @@ def sort(build: Nodes, x: Any, axis: Any, descending: Any) -> Node:
     return build.node("sort", (found,), found.dtype, found.shape, (place, down, False))
 
 
-def topk(build: Nodes, x: Any, k: Any, axis: Any) -> tuple[Node, Node]:
+def topk(build: Nodes, x: Any, k: Any, axis: Any = -1) -> tuple[Node, Node]:
     """Makes the nodes of ``topk``: the largest elements along an axis, and their indices."""
     found = build.lifted(x, "topk")
     place = build.axis(axis, len(found.shape), "topk")
@@ -154,7 +152,7 @@ def reshape(build: Nodes, x: Any, shape: Any) -> Node:
     return build.node("reshape", (found,), found.dtype, result)
 
 
-def transpose(build: Nodes, x: Any, axes: Any) -> Node:
+def transpose(build: Nodes, x: Any, axes: Any = None) -> Node:
     """Makes the node of ``transpose``."""
     found = build.lifted(x, "transpose")
     ndim = len(found.shape)
@@ -177,7 +175,7 @@ def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
     return build.broadcast(found, sizes)
 
 
-def cat(build: Nodes, tiles: Any, axis: Any) -> Node:
+def cat(build: Nodes, tiles: Any, axis: Any = 0) -> Node:
     """Makes the node of ``cat``."""
     if not isinstance(tiles, tuple | list) or not tiles:
         build.refuse("cat takes a tuple of tiles, as in cat((a, b))")

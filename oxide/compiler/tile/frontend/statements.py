@@ -224,7 +224,7 @@ class Statements:
         if not (_is_number(one) and _is_number(two)):
             nodes.refuse(differ)
         ends = [
-            nodes.inside(region, lambda v=v: nodes.lifted(v))  # type: ignore[misc]
+            nodes.within(region, lambda v=v: nodes.lifted(v))  # type: ignore[misc]
             for region, v in zip(regions, (one, two), strict=True)
         ]
         found = promoted([(each.dtype, each.weak) for each in ends])
@@ -234,7 +234,7 @@ class Statements:
             nodes.refuse(differ)
         shape = nodes.common_shape(ends)
         ends = [
-            nodes.inside(region, lambda each=each: nodes.broadcast(nodes.cast(each, found[0]), shape))  # type: ignore[misc]
+            nodes.within(region, lambda each=each: nodes.broadcast(nodes.cast(each, found[0]), shape))  # type: ignore[misc]
             for region, each in zip(regions, ends, strict=True)
         ]
         cell = Cell(name, found[0], shape, None, ends)
@@ -334,9 +334,12 @@ class Statements:
         for name in names:
             before[name] = self._lifted_leaves(name, before[name], starts)
         kinds: dict[str, _Kind] = {name: (node.dtype, node.shape, node.weak) for name, node in starts.items()}
-        marks, sites = self._marks(), len(nodes.sites)
+        # Each node in the open regions with its number of users, so that an evaluation of the body can be undone.
+        marks = [(node, len(node.users)) for region in nodes.region.enclosing() for node in region.nodes]
+        sites = len(nodes.sites)
         for _ in range(_MOST_TRIALS):  # a literal's type follows from the body, which may have to be evaluated again
-            self._restore(marks)
+            for node, count in marks:
+                del node.users[count:]
             del nodes.sites[sites:]
             body = Region(nodes.region)
             flag = self._flags.get(statement)
@@ -373,7 +376,7 @@ class Statements:
         for name, cell in cells.items():
             cell.starts = nodes.broadcast(nodes.cast(starts[name], cell.dtype), cell.shape)
             end = ends[name]
-            cell.ends = [nodes.inside(body, lambda e=end, c=cell: nodes.broadcast(nodes.cast(e, c.dtype), c.shape))]  # type: ignore[misc]
+            cell.ends = [nodes.within(body, lambda e=end, c=cell: nodes.broadcast(nodes.cast(e, c.dtype), c.shape))]  # type: ignore[misc]
         first_set = {
             name: self._carried(name, before.get(name, _UNSET), after[name], body, cells, kinds)
             for name in dict.fromkeys((*_assigned(statement.body), counter))
@@ -419,7 +422,7 @@ class Statements:
             return _UNSET
         kinds[name] = (found[0], after.shape, found[1])
         cell = cells[name] = Cell(name, found[0], after.shape, nodes.cast(start, found[0]))
-        cell.ends = [nodes.inside(body, lambda: nodes.cast(after, found[0]))]
+        cell.ends = [nodes.within(body, lambda: nodes.cast(after, found[0]))]
         return cell
 
     def _lifted_leaves(self, name: str, value: Any, starts: dict[str, Node]) -> Any:
@@ -448,7 +451,7 @@ class Statements:
             for i, (one, two) in enumerate(zip(before, after, strict=True)):
                 self._collect_ends(f"{name}[{i}]", one, two, starts, body, ends)
         elif name in starts and _is_number(after):
-            ends[name] = nodes.inside(body, lambda: nodes.lifted(after))
+            ends[name] = nodes.within(body, lambda: nodes.lifted(after))
         elif name in starts or not _equal(before, after):
             nodes.refuse(
                 f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after an iteration of it"
@@ -479,18 +482,7 @@ class Statements:
         return again
 
     def _read(self, cell: Cell, weak: type | None) -> Node:
-        made = self.nodes.node("cell", (), cell.dtype, cell.shape, cell)
-        made.weak = weak
-        return made
-
-    def _marks(self) -> list[tuple[Node, int]]:
-        """Returns each node in the open regions with its number of users, so that an evaluation of a loop's body can be
-        undone."""
-        return [(node, len(node.users)) for region in self.nodes.region.enclosing() for node in region.nodes]
-
-    def _restore(self, marks: list[tuple[Node, int]]) -> None:
-        for node, count in marks:
-            del node.users[count:]
+        return self.nodes.node("cell", (), cell.dtype, cell.shape, cell, weak)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -69,14 +69,18 @@ def load(build: Nodes, tensor: TensorParameter, index: Any, shape: Any, padding:
     for each in found:
         if each.shape or each.dtype.kind not in "iu":
             build.refuse(f"{tensor.name}.load takes integers that count in tiles, not {build.shown(each)}")
-    other = build.lifted(padding, "padding")
-    if other.shape or other.op != "constant":
-        build.refuse("the padding of a load is a number that is known when the kernel is compiled")
-    inputs = [*[build.cast(each, I64) for each in found], build.convert(other, tensor.scalar)]
+    inputs = [*[build.cast(each, I64) for each in found], _padding(build, tensor, padding, "load")]
     return build.node("load", inputs, tensor.scalar, sizes, tensor)
 
 
-def load_like(build: Nodes, x: Any, like: Any, padding: Any) -> Node:
+def _padding(build: Nodes, tensor: TensorParameter, padding: Any, what: str) -> Node:
+    found = build.lifted(padding, "padding")
+    if found.shape or found.op != "constant":
+        build.refuse(f"the padding of a {what} is a number that is known when the kernel is compiled")
+    return build.convert(found, tensor.scalar)
+
+
+def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
     """Makes the node of ``load_like(x, z)``: loads the tile of ``x`` at the index of the program's own tile in
     ``z``."""
     if not isinstance(like, TensorParameter) or like.tile is None:
@@ -86,15 +90,21 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any) -> Node:
     return load(build, x, own_index(build, like), like.tile, padding)
 
 
-def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
-    """Makes the node of ``z.store(tile)``."""
-    assert tensor.tile is not None
-    found = build.lifted(value, f"{tensor.name}.store")
+def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
+    """Returns the node of values to write to a tensor. Raises ``CompileError`` if they have another type."""
+    found = build.lifted(values, what)
     if found.weak is not None:
         found = build.convert(found, tensor.scalar)
     if found.dtype is not tensor.scalar:
         build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
                      f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
+    return found
+
+
+def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
+    """Makes the node of ``z.store(tile)``."""
+    assert tensor.tile is not None
+    found = _elements(build, tensor, value, f"{tensor.name}.store")
     if not build.broadcasts(found.shape, tensor.tile):
         build.refuse(f"the tiles of {tensor.name} have shape {tensor.tile}, and this one has {found.shape}")
     build.node("store", (build.broadcast(found, tensor.tile),), found.dtype, (), tensor)
@@ -123,19 +133,16 @@ def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
     return tuple(build.site(tensor.name, tensor.name, axis) for axis in range(tensor.ndim))
 
 
-def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> Node:
+def gather(build: Nodes, tensor: Any, indices: Any, mask: Any = None, padding: Any = 0) -> Node:
     """Makes the node of ``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
     if not isinstance(tensor, TensorParameter):
         build.refuse(f"gather takes a tensor, not {build.shown(tensor)}")
     places, test, shape = _places(build, "gather", tensor, indices, mask)
-    other = build.lifted(padding, "padding")
-    if other.shape or other.op != "constant":
-        build.refuse("the padding of a gather is a number that is known when the kernel is compiled")
-    inputs = [*places, test, build.convert(other, tensor.scalar)]
+    inputs = [*places, test, _padding(build, tensor, padding, "gather")]
     return build.node("gather", inputs, tensor.scalar, shape, (tensor, _sites(build, tensor)))
 
 
-def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any) -> None:
+def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any = None) -> None:
     """Makes the node of ``scatter`` or of an atomic operation, on elements of a target or a partition."""
     if not isinstance(tensor, TensorParameter):
         build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
@@ -145,12 +152,7 @@ def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mas
     if name != "scatter" and tensor.scalar.name not in kinds:
         build.refuse(f"{name} changes elements of {' '.join(kinds)}, and {tensor.name} has {tensor.scalar.name}")
     places, test, shape = _places(build, name, tensor, indices, mask)
-    found = build.lifted(values, name)
-    if found.weak is not None:
-        found = build.convert(found, tensor.scalar)
-    if found.dtype is not tensor.scalar:
-        build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
-                     f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
+    found = _elements(build, tensor, values, name)
     if not build.broadcasts(found.shape, shape):
         build.refuse(f"{name}: the indices have shape {shape}, and the values {found.shape}")
     inputs = [*places, test, build.broadcast(found, shape)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+from oxide.compiler.tile.ir import SCATTERS
 from oxide.compiler.tile.numbers import F32, I64
 from oxide.language import tile as language
 
@@ -35,61 +39,23 @@ def taken(
 
 def word(build: Nodes, name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
     """Evaluates a call of a function of the vocabulary."""
+    function = _WORDS.get(name)
+    if function is None:
+        raise build.error(f"tile.{name} cannot be called here; it is what a for loop goes over")
+    names, defaults, takes_name = _parameters_of(function)
+    found = taken(build, name, arguments, named, names, **defaults)
+    return function(build, name, *found) if takes_name else function(build, *found)
 
-    def take(*names: str, **defaults: Any) -> list[Any]:
-        return taken(build, name, arguments, named, names, **defaults)
 
-    if name in language.FLOATING or name in ("abs", "floor", "ceil"):
-        return _unary(build, name, *take("x"))
-    match name:
-        case "maximum" | "minimum":
-            return build.elementwise(name, take("a", "b"))
-        case "where":
-            return operations.where(build, *take("condition", "a", "b"))
-        case "zeros" | "ones":
-            shape, dtype = take("shape", dtype=F32)
-            return operations.filled(build, shape, 0 if name == "zeros" else 1, dtype, name)
-        case "full":
-            return operations.filled(build, *take("shape", "value", dtype=F32))
-        case "arange":
-            n, dtype = take("n", dtype=I64)
-            if isinstance(n, tuple | list):
-                build.refuse("arange takes one length; reshape gives its tile another shape")
-            return build.node("arange", (), build.dtype(dtype), build.sizes(n, name))
-        case "sum" | "max" | "min":
-            return operations.reduce(build, name, *take("x", axis=None, keepdims=False))
-        case "argmax" | "argmin" | "cumsum":
-            return operations.along(build, name, *take("x", axis=None))
-        case "sort":
-            return operations.sort(build, *take("x", axis=-1, descending=False))
-        case "topk":
-            return operations.topk(build, *take("x", "k", axis=-1))
-        case "rand":
-            return operations.rand(build, *take("seed", "counters"))
-        case "reshape":
-            return operations.reshape(build, *take("x", "shape"))
-        case "transpose":
-            return operations.transpose(build, *take("x", axes=None))
-        case "broadcast_to":
-            return operations.broadcast_to(build, *take("x", "shape"))
-        case "cat":
-            return operations.cat(build, *take("tiles", axis=0))
-        case "mma":
-            return operations.matmul(build, *take("a", "b", "acc", tf32=False))
-        case "load_like":
-            return tensors.load_like(build, *take("x", "like", padding=0))
-        case "gather":
-            return tensors.gather(build, *take("tensor", "indices", mask=None, padding=0))
-        case "scatter" | "atomic_add" | "atomic_max" | "atomic_min" | "atomic_and" | "atomic_or" | "atomic_xor":
-            return tensors.scatter(build, name, *take("tensor", "indices", "values", mask=None))
-        case "program_id" | "num_programs":
-            (axis,) = take(axis=0)
-            if isinstance(axis, bool) or not isinstance(axis, int) or axis not in (0, 1, 2):
-                build.refuse(f"{name} takes an axis, 0 to 2, that is known when the kernel is compiled")
-            return build.node(name, (), I64, (), axis)
-        case "cdiv":
-            return _cdiv(build, *take("a", "b"))
-    raise build.error(f"tile.{name} cannot be called here; it is what a for loop goes over")
+@functools.cache
+def _parameters_of(function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any], bool]:
+    """Returns the parameters of a word's function that have no default value, the default values of the others, and
+    whether the function also takes the word's name."""
+    _, *parameters = inspect.signature(function).parameters.values()
+    takes_name = parameters[0].name == "name"
+    own = parameters[takes_name:]
+    names = tuple(each.name for each in own if each.default is each.empty)
+    return names, {each.name: each.default for each in own if each.default is not each.empty}, takes_name
 
 
 def _unary(build: Nodes, name: str, x: Any) -> Any:
@@ -101,6 +67,26 @@ def _unary(build: Nodes, name: str, x: Any) -> Any:
     return build.elementwise(name, (found,))
 
 
+def _extreme(build: Nodes, name: str, a: Any, b: Any) -> Any:
+    return build.elementwise(name, (a, b))
+
+
+def _zeros_or_ones(build: Nodes, name: str, shape: Any, dtype: Any = F32) -> Any:
+    return operations.filled(build, name, shape, int(name == "ones"), dtype)
+
+
+def _arange(build: Nodes, name: str, n: Any, dtype: Any = I64) -> Any:
+    if isinstance(n, tuple | list):
+        build.refuse("arange takes one length; reshape gives its tile another shape")
+    return build.node(name, (), build.dtype(dtype), build.sizes(n, name))
+
+
+def _of_grid(build: Nodes, name: str, axis: Any = 0) -> Any:
+    if isinstance(axis, bool) or not isinstance(axis, int) or axis not in (0, 1, 2):
+        build.refuse(f"{name} takes an axis, 0 to 2, that is known when the kernel is compiled")
+    return build.node(name, (), I64, (), axis)
+
+
 def _cdiv(build: Nodes, a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b) if b else build.refuse("cdiv by 0")
@@ -108,3 +94,20 @@ def _cdiv(build: Nodes, a: Any, b: Any) -> Any:
     if "f" in (one.dtype.kind, two.dtype.kind):
         build.refuse(f"cdiv takes integers, not {build.shown(one)} and {build.shown(two)}")
     return build.elementwise("neg", (build.elementwise("floordiv", (build.elementwise("neg", (one,)), two)),))
+
+
+_WORDS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys((*language.FLOATING, "abs", "floor", "ceil"), _unary),
+    **dict.fromkeys(("maximum", "minimum"), _extreme),
+    **dict.fromkeys(("zeros", "ones"), _zeros_or_ones),
+    **dict.fromkeys(("sum", "max", "min"), operations.reduce),
+    **dict.fromkeys(("argmax", "argmin", "cumsum"), operations.along),
+    **dict.fromkeys(SCATTERS, tensors.scatter),
+    **dict.fromkeys(("program_id", "num_programs"), _of_grid),
+    "where": operations.where, "full": operations.filled, "arange": _arange, "sort": operations.sort,
+    "topk": operations.topk, "rand": operations.rand, "reshape": operations.reshape,
+    "transpose": operations.transpose, "broadcast_to": operations.broadcast_to, "cat": operations.cat,
+    "mma": operations.matmul, "load_like": tensors.load_like, "gather": tensors.gather, "cdiv": _cdiv,
+}  # fmt: skip
+"""The functions that make the nodes of each word. The parameters after ``build``, and after the word's own name if the
+function takes it, are the parameters of the word."""

@@ -389,19 +389,18 @@ class Lowering:
 
     def loads(self, roots: Sequence[Node]) -> Iterator[Node]:
         """Iterates over the loads and gathers that the elements of lazy values read."""
-        seen: set[Node] = set()
-        pending = list(roots)
-        while pending:
-            node = pending.pop()
-            if node in seen or node in self.buffers or node in self.values or node in self.registers:
-                continue
-            seen.add(node)
-            if node.op in ("load", "gather"):
-                yield node
-            pending += node.inputs
+        found = self._read(roots)
+        return (node for node in found if node.op in ("load", "gather") and node not in self.registers)
 
     def put_in_buffers(self, roots: Sequence[Node]) -> None:
         """Copies into buffers the values in registers that lazy values read, so that every thread reaches them."""
+        for node in self._read(roots):
+            if node in self.registers:
+                self.keep(node)
+
+    def _read(self, roots: Sequence[Node]) -> Iterator[Node]:
+        """Iterates over the values that the elements of lazy values are computed from, down to those in registers, but
+        without those in buffers."""
         seen: set[Node] = set()
         pending = list(roots)
         while pending:
@@ -409,9 +408,8 @@ class Lowering:
             if node in seen or node in self.buffers or node in self.values:
                 continue
             seen.add(node)
-            if node in self.registers:
-                self.keep(node)
-            else:
+            yield node
+            if node not in self.registers:
                 pending += node.inputs
 
     def over(

@@ -13,7 +13,7 @@ from typing import Any
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
-from oxide.compiler.tile.layouts import nodes_of, written_by
+from oxide.compiler.tile.layouts import nodes_of, tensor_of, written_by
 from oxide.compiler.tile.numbers import I64, U64
 
 from . import definitions, engine_rings, pipeline, registers, tensors
@@ -57,8 +57,7 @@ def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> No
 def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> bool:
     """Returns whether an element of a lazy value reads a tensor that may overlap one of the ``written`` tensors."""
     kinds = {(each.scalar, each.ndim) for each in written}
-    read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
-    return any((each.scalar, each.ndim) in kinds for each in read)
+    return any((each.scalar, each.ndim) in kinds for each in map(tensor_of, low.loads([node])))
 
 
 def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
@@ -100,13 +99,7 @@ def store(low: Lowering, node: Node) -> None:
     else:
 
         def write(index: Index) -> None:
-            found = low.element(value, index)
-
-            def put(at: str) -> str:
-                tensors.write(low, tensor.scalar, at, found)
-                return ""
-
-            tensors.masked(low, tensor, bases, index, put, None)
+            tensors.store_element(low, tensor, bases, index, low.element(value, index))
 
         low.over(tensor.tile, [value], write, whole)
     if low.meeting is None or node is not low.program.body.nodes[-1]:
@@ -120,7 +113,7 @@ def _is_read_elsewhere(low: Lowering, stored: TensorParameter) -> bool:
     for node in nodes_of(low.program.body):
         if node.op not in ("load", "gather"):
             continue
-        tensor: TensorParameter = node.detail if node.op == "load" else node.detail[0]
+        tensor = tensor_of(node)
         if (tensor.scalar, tensor.ndim) != (stored.scalar, stored.ndim):
             continue
         if node.op == "gather":
@@ -138,8 +131,7 @@ def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
     if node in low.buffers or node in low.registers or not node.shape:
         return False
     if node.op in (*VIEWS, "gather"):
-        tensors_read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
-        return any((each.scalar, each.ndim) == (stored.scalar, stored.ndim) for each in tensors_read)
+        return _reads(low, node, [stored])
     return any(_moves(low, each, stored) for each in node.inputs)
 
 
@@ -229,6 +221,13 @@ def _declare(low: Lowering, cell: Cell) -> None:
         low.cells[cell] = low.buffer(cell.dtype, cell.shape)
 
 
+def _begin_variables(low: Lowering, cells: Sequence[Cell]) -> None:
+    """Declares a loop's variables, with their values before the loop."""
+    for cell in cells:
+        _declare(low, cell)
+    _write(low, cells, [cell.starts for cell in cells])
+
+
 def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) -> None:
     """Writes the new values of variables, after all old values have been read."""
     code = low.code
@@ -298,9 +297,7 @@ def loop(low: Lowering, node: Node) -> None:
     body, cells, counter = node.detail
     _settle_for(low, node, [body])
     start, stop, step = (low.scalar(each) for each in node.inputs[:3])
-    for cell in cells:
-        _declare(low, cell)
-    _write(low, cells, [cell.starts for cell in cells])
+    _begin_variables(low, cells)
     at = code.variable("i64", "counter")
     code.emit(f"store i64 {start}, ptr {at}")
     staged: Any = pipeline.begin(low, node, start, stop, step, goes_on)
@@ -344,9 +341,7 @@ def while_loop(low: Lowering, node: Node) -> None:
     code = low.code
     body, cells, condition = node.detail
     _settle_for(low, node, [body])
-    for cell in cells:
-        _declare(low, cell)
-    _write(low, cells, [cell.starts for cell in cells])
+    _begin_variables(low, cells)
     test, turn, after = code.labels("test", "turn", "after")
     code.jump(test)
     code.label(test)

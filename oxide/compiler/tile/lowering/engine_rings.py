@@ -12,7 +12,7 @@ multiples of 16 bytes. All threads copy such a matrix, between two barriers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
@@ -134,9 +134,7 @@ class EngineRing:
         low = self.low
         stage, _ = self.present.read(low)
         for copied in self.copied:
-            for load, operand in copied.operands.items():
-                at = pipeline.stage_of(low, operand, stage)
-                low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+            pipeline.use_stage(low, copied.operands, stage)
         low.rings.update(dict.fromkeys(self.products, self))
         if self.running is not None:
             low.running.add(self.running)
@@ -217,14 +215,9 @@ class EngineRing:
         assert self._goes_on is not None
         counter = code.new(f"load i64, ptr {copied.counter}")
         with code.when(self._goes_on(low, counter, stop, step)):
-            known: dict[Node, str] = {self.loop.detail[2]: counter}
             stage, turn = copied.filled.read(low)
             full, empty = barrier_of(low, copied.full, stage), barrier_of(low, copied.empty, stage)
-            places = {}
-            for load, operand in copied.operands.items():
-                indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
-                bases = tensors.bases_of(low, load.detail, indices, load.shape)
-                places[load] = operand, pipeline.stage_of(low, operand, stage), bases
+            places = places_of(low, self.loop, copied.operands, counter, stage)
             fast, slow, after = code.labels("fast", "slow", "begun")
             test = code.all_of([tensors.is_copied_by_engine(low, load.detail) for load in places])
             code.branch(test, fast, slow)
@@ -232,11 +225,7 @@ class EngineRing:
             with code.when(code.new(f"icmp ult i64 {low.tid}, {LANES}")):
                 elected = code.call("i1", "oxide.warp.elect", ("i32", "-1"), low.barrier_site)
                 with code.when(elected):
-                    call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
-                    call(low, "expect", full, ("i32", str(bytes_of(copied.operands.values()))))
-                    for load, (operand, target, bases) in places.items():
-                        with code.at_line(load.line):
-                            copy(low, load, operand, target, bases, full)
+                    begin_copies(low, places, empty, full, turn)
             code.jump(after)
             code.label(slow)
             # The block waits below, but there must also be a wait for each phase of the barrier that arrivals complete.
@@ -256,7 +245,32 @@ class EngineRing:
             code.emit(f"store i64 {code.new(f'add i64 {counter}, {step}')}, ptr {copied.counter}")
 
 
-def copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
+Places = dict[Node, tuple[Operand, str, list[str]]]
+"""For each load, its operand, the address of the stage to fill, and the place of the tile's first element."""
+
+
+def places_of(low: Lowering, loop: Node, operands: dict[Node, Operand], counter: str, stage: str) -> Places:
+    """Computes where the copies for the iteration with the given counter begin and end."""
+    known: dict[Node, str] = {loop.detail[2]: counter}
+    places: Places = {}
+    for load, operand in operands.items():
+        indices = [pipeline.scalar_for(low, loop, each, known) for each in load.inputs[:-1]]
+        bases = tensors.bases_of(low, load.detail, indices, load.shape)
+        places[load] = operand, pipeline.stage_of(low, operand, stage), bases
+    return places
+
+
+def begin_copies(low: Lowering, places: Places, empty: str, full: str, turn: str) -> None:
+    """Waits until a stage has been read, and lets the engine fill it. One thread calls this."""
+    nbytes = sum(operand.rows * operand.columns * operand.size for operand, _, _ in places.values())
+    call(low, "wait", empty, ("i32", low.code.new(f"add i32 {turn}, -1")))
+    call(low, "expect", full, ("i32", str(nbytes)))
+    for load, (operand, target, bases) in places.items():
+        with low.code.at_line(load.line):
+            _copy(low, load, operand, target, bases, full)
+
+
+def _copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
     """Lets the engine copy a tile, in panels of 128 bytes of each row."""
     code, tensor = low.code, load.detail
     width = PANEL // operand.size
@@ -268,11 +282,6 @@ def copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[s
         code.call(
             "void", name, ("ptr", at), ("ptr", f"%{tensor.name}.0"), *lengths, *place, ("ptr", full), low.barrier_site
         )
-
-
-def bytes_of(operands: Iterable[Operand]) -> int:
-    """Returns the number of bytes that arrive in one stage: one tile of each operand."""
-    return sum(operand.rows * operand.columns * operand.size for operand in operands)
 
 
 def barrier_of(low: Lowering, barriers: str, stage: str) -> str:

@@ -8,10 +8,8 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
 from . import registers
-from .core import Index, Lowering, size_of
-
-Place = tuple[str, str]
-"""An element and its index, an i32."""
+from .core import Index, Lowering
+from .registers import Parts
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
@@ -24,7 +22,7 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
     at_place = [code.at("i32", place, str(i)) for i in range(layout.row_slots)]
 
     def take(index: Index, i: int, j: int) -> None:
-        found = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
+        found: Parts = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
         if j:
             before = code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}")
             found = _better(low, node, before, found)
@@ -32,32 +30,17 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
         code.emit(f"store i32 {found[1]}, ptr {at_place[i]}")
 
     registers.sweep(low, layout, source.shape, [source], take)
-    rows: list[Place] = []
-    for i in range(layout.row_slots):
-        found = code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}")
-        distance = layout.lanes_across // 2
-        while distance:
-            other = (
-                registers.shuffled(low, found[0], kind, distance),
-                registers.shuffled(low, found[1], "i32", distance),
-            )
-            found = _better(low, node, found, other)
-            distance //= 2
-        rows.append(found)
-    if layout.warps_across > 1:
-        rows = _over_warps(low, node, layout, kind, rows)
-    results = [code.new(f"sext i32 {index} to i64") for _, index in rows]
-    if node.shape:
-        held = low.registers[node] = low.held(node.dtype, layout, rows=True)
-        for i, result in enumerate(results):
-            low.store_register(held, i, result)
-    else:
-        low.values[node] = results[0]
+    own: list[Parts] = [
+        (code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}"))
+        for i in range(layout.row_slots)
+    ]
+    rows = registers.combine(low, layout, (kind, "i32"), own, lambda one, two: _better(low, node, one, two))
+    registers.keep_rows(low, node, layout, lambda i: code.new(f"sext i32 {rows[i][1]} to i64"))
 
 
-def _better(low: Lowering, node: Node, one: Place, two: Place) -> Place:
-    """Returns the more extreme of two elements. Of equal elements, returns the one with the smaller index. A NaN is
-    more extreme than any number."""
+def _better(low: Lowering, node: Node, one: Parts, two: Parts) -> Parts:
+    """Returns the more extreme of two elements, each with its index, an i32. Of equal elements, returns the one with
+    the smaller index. A NaN is more extreme than any number."""
     code, scalar = low.code, node.inputs[0].dtype
     kind = scalar.register_type
     test = "gt" if node.op == "argmax" else "lt"
@@ -74,35 +57,3 @@ def _better(low: Lowering, node: Node, one: Place, two: Place) -> Place:
         code.new(f"select i1 {taken}, {kind} {two[0]}, {kind} {one[0]}"),
         code.new(f"select i1 {taken}, i32 {two[1]}, i32 {one[1]}"),
     )
-
-
-def _over_warps(low: Lowering, node: Node, layout: Layout, kind: str, found: list[Place]) -> list[Place]:
-    """Combines the results of the warps that share rows."""
-    code, across = low.code, layout.warps_across
-    held = "i8" if kind == "i1" else kind
-    values, places = low.room(layout.rows * across * size_of(held)), low.room(layout.rows * across * 4)
-    rows, _ = low.grid(layout)
-    warp = code.new(f"lshr i64 {low.tid}, 5")
-    number = code.new(f"urem i64 {warp}, {across}")
-    lane = code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
-    low.barrier()
-    with code.when(code.new(f"icmp eq i64 {lane}, 0")):
-        for row, (value, index) in zip(rows, found, strict=True):
-            at = code.add(code.times(row, across), number)
-            bits = code.new(f"zext i1 {value} to i8") if kind == "i1" else value
-            code.emit(f"store {held} {bits}, ptr {code.at(held, values, at)}")
-            code.emit(f"store i32 {index}, ptr {code.at('i32', places, at)}")
-    low.barrier()
-    results = []
-    for row in rows:
-        parts: list[Place] = []
-        for n in range(across):
-            at = code.add(code.times(row, across), n)
-            value = code.new(f"load {held}, ptr {code.at(held, values, at)}")
-            value = code.new(f"icmp ne i8 {value}, 0") if kind == "i1" else value
-            parts.append((value, code.new(f"load i32, ptr {code.at('i32', places, at)}")))
-        best = parts[0]
-        for part in parts[1:]:
-            best = _better(low, node, best, part)
-        results.append(best)
-    return results

@@ -53,9 +53,7 @@ class Ring:
         later = code.add(counter, code.new(f"mul i64 {self.step}, {self.ahead}"))
         _fill(low, self, later, filled)
         present = code.new(f"load i64, ptr {self.present}")
-        for load, operand in self.operands.items():
-            at = stage_of(low, operand, present)
-            low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+        use_stage(low, self.operands, present)
         for variable, number in ((self.present, present), (self.filled, filled)):
             code.emit(f"store i64 {next_stage(low, number, self.stages)[0]}, ptr {variable}")
         if self.product is not None:
@@ -113,6 +111,12 @@ def next_stage(low: Lowering, stage: str, stages: int) -> tuple[str, str]:
     more = low.code.new(f"add i64 {stage}, 1")
     first = low.code.new(f"icmp eq i64 {more}, {stages}")
     return low.code.new(f"select i1 {first}, i64 0, i64 {more}"), first
+
+
+def use_stage(low: Lowering, operands: dict[Node, Operand], stage: str) -> None:
+    """Lets the iteration's products read the loads of a stage."""
+    for load, operand in operands.items():
+        low.staged[load] = Operand(stage_of(low, operand, stage), operand.scalar, operand.rows, operand.columns)
 
 
 def stage_of(low: Lowering, operand: Operand, number: str) -> str:

@@ -23,10 +23,9 @@ from oxide.compiler.tile.layouts import Pipeline
 
 from . import effects, pipeline, tensor_cores, tensors
 from .core import Lowering
-from .engine_rings import BARRIER_BYTES, LANES, Place, barrier_of, bytes_of, call, copy, make_barrier
+from .engine_rings import BARRIER_BYTES, LANES, Place, barrier_of, begin_copies, call, make_barrier, places_of
 from .pipeline import GoesOn
 from .registers import prelude
-from .tensor_cores import Operand
 
 _MOST_THREADS = 256
 """If this many threads of a block compute, a multiprocessor holds only one block, because their sums fill its
@@ -76,20 +75,11 @@ class FedRing:
         code.label(after)
 
     def _fill(self, counter: str) -> None:
-        low, code = self.low, self.low.code
-        known: dict[Node, str] = {self.loop.detail[2]: counter}
+        low = self.low
         stage, turn = self.filled.read(low)
-        full = barrier_of(low, self.full, stage)
-        places = {}
-        for load, operand in self.operands.items():
-            indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
-            bases = tensors.bases_of(low, load.detail, indices, load.shape)
-            places[load] = operand, pipeline.stage_of(low, operand, stage), bases
-        call(low, "wait", barrier_of(low, self.empty, stage), ("i32", code.new(f"add i32 {turn}, -1")))
-        call(low, "expect", full, ("i32", str(bytes_of(self.operands.values()))))
-        for load, (operand, target, bases) in places.items():
-            with code.at_line(load.line):
-                copy(low, load, operand, target, bases, full)
+        places = places_of(low, self.loop, self.operands, counter, stage)
+        empty, full = barrier_of(low, self.empty, stage), barrier_of(low, self.full, stage)
+        begin_copies(low, places, empty, full, turn)
         self.filled.advance(low, self.stages)
 
     # The loop, in the computing warps
@@ -102,9 +92,7 @@ class FedRing:
         """Sets the buffers that the iteration's product reads."""
         low = self.low
         stage, _ = self.present.read(low)
-        for load, operand in self.operands.items():
-            at = pipeline.stage_of(low, operand, stage)
-            low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+        pipeline.use_stage(low, self.operands, stage)
         low.rings[self.product] = self
         low.running.add(self.product)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.layouts import is_in_place
 
 from . import tensor_cores
 from .core import Buffer, Index, Lowering, size_of
@@ -29,7 +30,7 @@ def mma(low: Lowering, node: Node) -> None:
     a, b, acc = node.inputs
     low.put_in_buffers([a, b, acc])
     left, right = _operand(low, a, node), _operand(low, b, node)
-    if is_in_place(low, node):
+    if acc in low.buffers and is_in_place(node):
         total = low.buffers[acc]
         low.buffers[node] = total
     else:
@@ -40,16 +41,6 @@ def mma(low: Lowering, node: Node) -> None:
         _by_threads(low, node, left, right, total)
     else:
         _by_vectors(low, node, left, right, total)
-
-
-def is_in_place(low: Lowering, node: Node) -> bool:
-    """Returns whether a product can overwrite its accumulator: the accumulator is a loop's variable that nothing else
-    reads in this iteration."""
-    acc = node.inputs[2]
-    if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or acc not in low.buffers:
-        return False
-    loop = node.users[0]
-    return loop.op in ("for", "while") and acc.detail.ends == [node] and acc.region is node.region
 
 
 def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:

@@ -48,7 +48,7 @@ class _Reduction:
         (self.source,) = node.inputs
         self.axes: tuple[int, ...] = node.detail
         self.wide = accumulated(node.dtype)
-        self.first = arithmetic.constant(_in_range(identity, self.wide), self.wide)
+        self.first = arithmetic.constant(identity, self.wide)
         self.kind = self.wide.register_type
         self.taken = tuple(self.source.shape[axis] for axis in self.axes)
 
@@ -67,12 +67,7 @@ class _Reduction:
             low.values[node] = low.load(self.buffer, ())
 
     def _source(self, index: Index) -> str:
-        found = self.low.element(self.source, index)
-        return arithmetic.cast(self.low.code, found, self.node.dtype, self.wide) if self._narrow else found
-
-    @property
-    def _narrow(self) -> bool:
-        return self.wide is not self.node.dtype
+        return arithmetic.cast(self.low.code, self.low.element(self.source, index), self.node.dtype, self.wide)
 
     def _element(self, outer: Index, inner: Index) -> str:
         kept, along = iter(outer), iter(inner)
@@ -85,7 +80,7 @@ class _Reduction:
         return arithmetic.apply(self.low.code, how, self.wide, [total, value], flags)
 
     def _narrowed(self, total: str) -> str:
-        return arithmetic.cast(self.low.code, total, self.wide, self.node.dtype) if self._narrow else total
+        return arithmetic.cast(self.low.code, total, self.wide, self.node.dtype)
 
     def _reduced(self) -> None:
         low, node, code = self.low, self.node, self.low.code
@@ -141,10 +136,6 @@ class _Reduction:
 
         low.serial(self.taken, row)
         low.serial(shape, lambda outer: low.store(self.buffer, outer, self._narrowed(low.load(totals, outer))))
-
-
-def _in_range(identity: Any, scalar: ScalarType) -> Any:
-    return identity if scalar.kind != "b" else bool(identity)
 
 
 def arg(low: Lowering, node: Node) -> None:
@@ -204,11 +195,10 @@ def cumsum(low: Lowering, node: Node) -> None:
         code.emit(f"store {kind} {arithmetic.constant(0, wide)}, ptr {total}")
         with code.counted(source.shape[axis]) as i, low.forgetting():
             index = (*outer[:axis], i, *outer[axis:])
-            value = low.element(source, index)
-            value = value if wide is node.dtype else arithmetic.cast(code, value, node.dtype, wide)
+            value = arithmetic.cast(code, low.element(source, index), node.dtype, wide)
             result = arithmetic.apply(code, "add", wide, [code.new(f"load {kind}, ptr {total}"), value])
             code.emit(f"store {kind} {result}, ptr {total}")
-            low.store(buffer, index, result if wide is node.dtype else arithmetic.cast(code, result, wide, node.dtype))
+            low.store(buffer, index, arithmetic.cast(code, result, wide, node.dtype))
 
     low.barrier()
     low.over(node.shape[:axis] + node.shape[axis + 1 :], [source], one)

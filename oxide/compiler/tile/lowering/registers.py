@@ -8,6 +8,7 @@ bytes, a thread's neighbouring elements are loaded and stored as vectors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from oxide.compiler.tile import arithmetic
@@ -16,7 +17,7 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
 from .core import VIEWS, Buffer, Held, Index, Lowering, size_of, viewed_place
-from .tensors import address, address_of, is_aligned, masked, write
+from .tensors import address, address_of, is_aligned, store_element
 
 _LANES = 32
 _ROWS_OF_LANES = 8
@@ -32,6 +33,9 @@ makes the memory slower: ``softmax`` of rows of 1024 and 8192 would run at 0.998
 """
 _CHAINS = 4
 """The number of partial totals that a thread keeps for a long row."""
+
+Parts = tuple[str, ...]
+"""What a thread has found for a row: a total, or an element and its index."""
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
@@ -310,46 +314,63 @@ def reduce(
         total, *more = [code.new(f"load {kind}, ptr {at(i, j)}") for j in range(chains)]
         for each in more:
             total = added(total, each)
-        distance = layout.lanes_across // 2
-        while distance:
-            total = added(total, shuffled(low, total, kind, distance))
-            distance //= 2
-        found.append(total)
-    if layout.warps_across > 1:
-        found = _over_warps(low, layout, kind, found, added)
-    if node.shape:
-        held = low.held(node.dtype, layout, rows=True)
-        for i, total in enumerate(found):
-            low.store_register(held, i, finished(total))
-        low.registers[node] = held
-    else:
-        low.values[node] = finished(found[0])
+        found.append((total,))
+    combined = combine(low, layout, (kind,), found, lambda one, two: (added(one[0], two[0]),))
+    keep_rows(low, node, layout, lambda i: finished(combined[i][0]))
 
 
-def _over_warps(
-    low: Lowering, layout: Layout, kind: str, totals: list[str], added: Callable[[str, str], str]
-) -> list[str]:
-    """Combines the totals of the warps that share rows."""
-    code, across = low.code, layout.warps_across
-    room = low.room(layout.rows * across * size_of(kind))
+def combine(
+    low: Lowering, layout: Layout, kinds: Sequence[str], own: Sequence[Parts], combined: Callable[[Parts, Parts], Parts]
+) -> list[Parts]:
+    """Combines, for each of this thread's rows, what the threads that share the row have found: by shuffles, and
+    through shared memory if several warps share a row. ``kinds`` has the type of each part of what is found."""
+    code, across, found = low.code, layout.warps_across, list(own)
+    distance = layout.lanes_across // 2
+    while distance:
+        found = [
+            combined(each, tuple(shuffled(low, part, kind, distance) for part, kind in zip(each, kinds, strict=True)))
+            for each in found
+        ]
+        distance //= 2
+    if across == 1:
+        return found
+    memory = ["i8" if kind == "i1" else kind for kind in kinds]
+    rooms = [low.room(layout.rows * across * size_of(kind)) for kind in memory]
     rows, _ = low.grid(layout)
     warp = code.new(f"lshr i64 {low.tid}, 5")
     number = code.new(f"urem i64 {warp}, {across}")
     lane = code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
     low.barrier()
     with code.when(code.new(f"icmp eq i64 {lane}, 0")):
-        for row, total in zip(rows, totals, strict=True):
-            code.emit(f"store {kind} {total}, ptr {code.at(kind, room, code.add(code.times(row, across), number))}")
+        for row, each in zip(rows, found, strict=True):
+            at = code.add(code.times(row, across), number)
+            for part, kind, held, room in zip(each, kinds, memory, rooms, strict=True):
+                bits = code.new(f"zext i1 {part} to i8") if kind == "i1" else part
+                code.emit(f"store {held} {bits}, ptr {code.at(held, room, at)}")
     low.barrier()
-    found = []
-    for row in rows:
-        first = code.times(row, across)
-        parts = [code.new(f"load {kind}, ptr {code.at(kind, room, code.add(first, n))}") for n in range(across)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = added(total, part)
-        found.append(total)
-    return found
+
+    def of_warp(first: str, n: int) -> Parts:
+        at = code.add(first, n)
+        loaded = [
+            code.new(f"load {held}, ptr {code.at(held, room, at)}") for held, room in zip(memory, rooms, strict=True)
+        ]
+        return tuple(
+            code.new(f"icmp ne i8 {part}, 0") if kind == "i1" else part
+            for part, kind in zip(loaded, kinds, strict=True)
+        )
+
+    firsts = [code.times(row, across) for row in rows]
+    return [functools.reduce(combined, [of_warp(first, n) for n in range(across)]) for first in firsts]
+
+
+def keep_rows(low: Lowering, node: Node, layout: Layout, result: Callable[[int], str]) -> None:
+    """Keeps the results of a reduction along rows: one for each of this thread's rows, in registers."""
+    if not node.shape:
+        low.values[node] = result(0)
+        return
+    held = low.registers[node] = low.held(node.dtype, layout, rows=True)
+    for i in range(layout.row_slots):
+        low.store_register(held, i, result(i))
 
 
 def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
@@ -378,7 +399,7 @@ def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, b
     def put(index: Index, i: int, j: int) -> None:
         found = low.element(value, index)
         if not low.whole or count == 1:
-            _put(low, tensor, bases, index, found)
+            store_element(low, tensor, bases, index, found)
             return
         if not pending:
             first.append(index)
@@ -400,16 +421,6 @@ def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, b
     else:
         finish_row = None if lines is None else lines.write
         sweep(low, layout, value.shape, [value], put, whole, tensor, finish_row=finish_row)
-
-
-def _put(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index, value: str) -> None:
-    """Stores an element, if its place is inside the tensor."""
-
-    def put(at: str) -> str:
-        write(low, tensor.scalar, at, value)
-        return ""
-
-    masked(low, tensor, bases, index, put, None)
 
 
 class _Lines:

@@ -85,6 +85,16 @@ def masked(
     return code.either(tensor.scalar.register_type, test, lambda: inside(address_of(low, tensor, bases, index)), other)
 
 
+def store_element(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index, value: str) -> None:
+    """Writes an element of a tile, if its place is inside the tensor."""
+
+    def written(at: str) -> str:
+        write(low, tensor.scalar, at, value)
+        return ""
+
+    masked(low, tensor, bases, index, written, None)
+
+
 def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index) -> str:
     """Returns the address of an element of a tile. If the column is one of this thread's own, the address is computed
     from the address of the thread's first column, which is a constant distance away."""
