@@ -516,7 +516,7 @@ class _Instrumenter:
         """Appends the check that no product still uses a fragment. The check precedes each access to an accumulator,
         and each write to an operand."""
         slot = self._products.slot(pointer)
-        held = slot is not None and self._products.is_accumulator(pointer)
+        held = self._products.is_accumulator(pointer)
         if slot is not None and (held or touch.what & WRITE):
             what = self._number(ACCUMULATOR if held else LEFT_OPERAND, touch.what)
             words = number(slot), FALSE if held else TRUE, what
