@@ -63,13 +63,10 @@ def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
     versions = 0
     for loop in flow.loops:
         marked = "!llvm.loop" in loop.latch.terminator.metadata
-        if loop.parent is None and not loop.children and not marked and _only_reads(loop):
+        writes = any(_may_write(instruction) for block in loop.blocks for instruction in block.instructions)
+        if loop.parent is None and not loop.children and not marked and not writes:
             versions += _version(module, flow, loop, f"oxide.contiguous.{versions + 1}")
     return replace(kernel, module=module) if versions else kernel
-
-
-def _only_reads(loop: Loop) -> bool:
-    return not any(_may_write(instruction) for block in loop.blocks for instruction in block.instructions)
 
 
 def _may_write(instruction: Instruction) -> bool:

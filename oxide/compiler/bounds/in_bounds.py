@@ -49,18 +49,21 @@ def _others(axes: int) -> str:
 UNCHECKED = "\n".join([*(f"{_head(axes)} {{\n  ret i1 true\n}}" for axes in _AXES), _NO_ASSERTIONS])
 
 
-_REPORTS = "\n".join(
-    f"""{_head(axes)} {{
-  %inside = icmp ult i64 %index, %length
-  br i1 %inside, label %good, label %bad
+def _check(head: str, test: str, call: str, weights: str = "") -> str:
+    """Returns the function that returns whether a test holds. If the test fails, the function makes a call."""
+    return f"""{head} {{
+  %inside = {test}
+  br i1 %inside, label %good, label %bad{weights}
 bad:
-  call void @oxide.report(i32 %site) nomerge
+  call void {call}
   ret i1 false
 good:
   ret i1 true
 }}"""
-    for axes in _AXES
-)
+
+
+_INSIDE = "icmp ult i64 %index, %length"
+_REPORTS = "\n".join(_check(_head(axes), _INSIDE, "@oxide.report(i32 %site) nomerge") for axes in _AXES)
 REPORTING = f"""
 declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
 {_REPORTS}
@@ -92,15 +95,7 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> 
     fields = [f"{field}[{axis}]" for field in ("block", "thread") for axis in range(3)]
     stores = "\n".join(_store("i32", f"%{name}", field) for name, field in zip(coordinates, fields, strict=True))
     checks = "\n\n".join(
-        f"""{_head(axes)} {{
-  %inside = icmp ult i64 %index, %length
-  br i1 %inside, label %good, label %bad, !prof !0
-bad:
-  call void @{out_of_bounds(axes)}({_parameters(axes)})
-  ret i1 false
-good:
-  ret i1 true
-}}
+        f"""{_check(_head(axes), _INSIDE, f"@{out_of_bounds(axes)}({_parameters(axes)})", ", !prof !0")}
 
 define void @{out_of_bounds(axes)}({_parameters(axes)}) alwaysinline {{
   %record = call ptr @oxide.fault_record(ptr %context)
@@ -130,21 +125,19 @@ done:
 }}"""
         for axes in _AXES
     )
+    aligned = _check(
+        "define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline",
+        "icmp eq i64 %low_bits, 0",
+        "@oxide.assertion_failed(ptr %context, i32 %site)",
+        ", !prof !0",
+    )
     return f"""
 {declarations}
 declare ptr @oxide.fault_record(ptr)
 
 {checks}
 
-define i1 @oxide.aligned(ptr %context, i64 %low_bits, i32 %site) alwaysinline {{
-  %good.bits = icmp eq i64 %low_bits, 0
-  br i1 %good.bits, label %good, label %bad, !prof !0
-bad:
-  call void @oxide.assertion_failed(ptr %context, i32 %site)
-  ret i1 false
-good:
-  ret i1 true
-}}
+{aligned}
 
 define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {{
   %record = call ptr @oxide.fault_record(ptr %context)

@@ -229,11 +229,7 @@ class _Body:
         return dict(zip(self.parameters, call.args, strict=False)) | by_name
 
     def _check_assignment(self) -> None:
-        def constant(node: ast.expr) -> int | None:
-            value = self._uniform(node)
-            return value[1] if value is not None and value[0] == "constant" and isinstance(value[1], int) else None
-
-        found = unassigned_read(self.tree, constant)
+        found = unassigned_read(self.tree, self._constant)
         if found is not None:
             name, sometimes = found
             problem = "may be unassigned here: give it a value on every path to this line"
@@ -248,16 +244,20 @@ class _Body:
             self._note_attribute(child)
             if isinstance(child, ast.Call):
                 called = self._resolve(child.func)
-                self._check_count(child, called)
-                self._check_unroll(child, called)
-                if called is thread.index_1d:
-                    self.uses.index_1d = True
-                elif called is thread.index_2d:
-                    self._index_2d(child)
-                elif isinstance(called, DeviceFunction) or hasattr(called, "py_func"):
-                    self._numba_function(
-                        child, called.function if isinstance(called, DeviceFunction) else called.py_func
-                    )
+                self._note_call(child, called)
+                function = called.function if isinstance(called, DeviceFunction) else getattr(called, "py_func", None)
+                if function is not None:
+                    self._numba_function(child, function)
+
+    def _note_call(self, node: ast.Call, called: Any) -> None:
+        self._check_count(node, called)
+        self._check_unroll(node, called)
+        if called is thread.index_1d:
+            self.uses.index_1d = True
+        elif called is thread.sync_grid:
+            self.uses.sync_grid = True
+        elif called is thread.index_2d:
+            self._index_2d(node)
 
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
@@ -468,17 +468,10 @@ class _Body:
             step = node.args[2]
             if isinstance(step, ast.Constant) and step.value == 0:
                 raise self._error(step, "the step of range(...) must not be 0")
-            if not self._is_constant(step):
+            if self._constant(step.operand if isinstance(step, ast.UnaryOp) else step) is None:
                 self._may_leave(step, "has no range(...) with a step that is not constant: one of 0")
-        self._check_count(node, called)
-        self._check_unroll(node, called)
-        if called is thread.index_1d:
-            self.uses.index_1d = True
-        elif called is thread.sync_grid:
-            self.uses.sync_grid = True
-        elif called is thread.index_2d:
-            self._index_2d(node)
-        elif isinstance(called, DeviceFunction):
+        self._note_call(node, called)
+        if isinstance(called, DeviceFunction):
             self._device_function(node, called)
 
     def _check_method(self, node: ast.expr) -> None:
@@ -567,9 +560,10 @@ class _Body:
             "would wait for it forever",
         )
 
-    def _is_constant(self, node: ast.expr) -> bool:
-        value = self._uniform(node.operand if isinstance(node, ast.UnaryOp) else node)
-        return value is not None and value[0] == "constant"
+    def _constant(self, node: ast.expr) -> int | None:
+        """Returns the integer that an expression always has, or None."""
+        value = self._uniform(node)
+        return value[1] if value is not None and value[0] == "constant" and isinstance(value[1], int) else None
 
     def _function_of(self, node: ast.expr) -> Uniform:
         """Returns the function that an expression names, as a ``Uniform``. Returns None for any other expression."""

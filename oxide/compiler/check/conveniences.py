@@ -526,14 +526,13 @@ class _Rewriter(BlockTransformer):
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
         """Returns an expression for the value that the node has before the loop. The expression may be used anywhere in
         the loop."""
-        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and self._is_fixed(node)):
+        if isinstance(node, ast.Constant):
+            return node
+        if isinstance(node, ast.Name) and (node.id not in self._stored or self._is_array(node)):
             return node
         name = self._name(place)
         self._before.append(self._at(ast.Assign([_store(name)], node), node))
         return name
-
-    def _is_fixed(self, node: ast.Name) -> bool:
-        return node.id not in self._stored or self._is_array(node)
 
     def _name(self, place: ast.AST) -> ast.Name:
         """Returns a new local variable."""

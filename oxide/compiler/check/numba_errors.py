@@ -198,12 +198,6 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
     return f"this would allocate, and a kernel allocates nothing: use {instead}"
 
 
-def _iterated(node: Node) -> str:
-    """Returns the name that a loop iterates over. If the loop iterates over another expression, returns "x", which
-    stands for any array."""
-    return node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
-
-
 def parts_of(template: str, text: str) -> dict[str, str] | None:
     """Returns what stands in a message in place of the names in braces, if a line of the message is as the template. A
     name at the end of the template stands for all that follows in the line. A bracket at the end is the last in the
@@ -256,7 +250,8 @@ _INTERNAL = (
 
 def _loop_problem(said: Said, node: Node, numba_style: bool) -> str:
     shown, loops = _shown(said["type"]), "range(...)" if numba_style else advice.LOOPS
-    hint = f"; {advice.counted(_iterated(node))}" if said["type"].startswith("Slice[") and not numba_style else ""
+    array = node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
+    hint = f"; {advice.counted(array)}" if said["type"].startswith("Slice[") and not numba_style else ""
     return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
 
 

@@ -180,6 +180,7 @@ def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
         f"  %{name} = call i32 @oxide.register.{name}.x(ptr %context)\n  %{name}.wide = zext i32 %{name} to i64"
         for name in _REGISTERS
     )
+    allocas = "\n".join(f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(ITEMS))
     declared = "\n".join(f"declare i32 @oxide.register.{name}.x(ptr)" for name in _REGISTERS)
     return f"""
 {declared}
@@ -189,7 +190,7 @@ declare i64 @llvm.smin.i64(i64, i64)
 
 define void @"{symbol}"({passed}) alwaysinline {{
 entry:
-{_allocas(own)}
+{allocas}
 {axis}
   %before = mul nuw i64 %ctaid.wide, %ntid.wide
   %position = add i64 %before, %tid.wide
@@ -239,10 +240,6 @@ SHAPE = "i64 %n, i64 %rows, i64 %columns"
 BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 Own: TypeAlias = tuple[int, Words]
 """The index of a value, and the value. Each thread accesses only its own elements of the value."""
-
-
-def _allocas(own: Sequence[Own]) -> str:
-    return "\n".join(f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(ITEMS))
 
 
 def alignment_of(value: Words) -> int:

@@ -83,7 +83,8 @@ class Reads:
 def reads_of(kernel: PortableKernel, parameters: Sequence[Closed], name: str) -> Reads | str:
     """Returns how a kernel reads a slice, or why the elements of the slice cannot be computed where it reads them."""
     try:
-        loads = _loads(kernel.function, *_slice(kernel.function, parameters, name))
+        address, _, kind = _slice(kernel.function, parameters, name)
+        loads = _loads(kernel.function, address, kind)
     except Refused as error:
         return str(error)
     if len(loads) > MOST_LOADS:
@@ -102,7 +103,7 @@ def _slice(function: Function, parameters: Sequence[Closed], name: str) -> tuple
     raise Refused(f"its parameter {name} is no slice of real numbers")
 
 
-def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind: str) -> list[Load]:
+def _loads(function: Function, address: Argument, kind: str) -> list[Load]:
     """Returns the loads of a slice's elements. Raises ``Refused`` if the kernel uses the slice's address for anything
     but loads."""
     name = address.name.lstrip("%").partition(".")[0]
@@ -212,7 +213,7 @@ def compute_at_reads(
     for parameter, place in computed.items():
         address, lengths, kind = _slice(function, parameters, parameter)
         size_of = BYTES[kind]
-        for load in _loads(function, address, lengths, kind):
+        for load in _loads(function, address, kind):
             lanes = int(load.type[1:].split()[0]) if load.type.startswith("<") else 1
             added += size * lanes
             streams = "!oxide.streaming" in load.metadata

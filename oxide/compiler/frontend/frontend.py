@@ -396,15 +396,11 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return mixed or super().unify_pairs(first, second)
 
     def resolve_static_getitem(self, value: Any, index: Any) -> Any:
-        if isinstance(value, tiles.TileRefType):
-            tiles.check_position(value, index)
-        slice_lowering.refuse_from_the_end(value, index)
+        _check_index(value, index)
         return super().resolve_static_getitem(value, index)
 
     def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
-        if isinstance(target, tiles.TileRefType):
-            tiles.check_position(target, index)
-        slice_lowering.refuse_from_the_end(target, index)
+        _check_index(target, index)
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
@@ -425,6 +421,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
+
+
+def _check_index(array: Any, index: Any) -> None:
+    if isinstance(array, tiles.TileRefType):
+        tiles.check_position(array, index)
+    slice_lowering.refuse_from_the_end(array, index)
 
 
 def _differ_in_a_half(actual: Any, formal: Any) -> bool:

@@ -471,29 +471,33 @@ class _Instrumenter:
     def _shared_words(self, pointer: Value) -> list[Value] | None:
         """Returns a check's arguments for the shared array that a pointer leads to, None if the pointer may lead to
         several arrays."""
+        region = self._only_region(pointer)
+        return self._words_of(region) if region.kind == "shared" else None
+
+    def _only_region(self, pointer: Value) -> Region:
+        """Returns the region that a pointer leads to, or ``UNKNOWN`` if there may be several."""
         regions = list(self._regions.reached(pointer).values())
-        return self._words_of(regions[0]) if len(regions) == 1 and regions[0].kind == "shared" else None
+        return regions[0] if len(regions) == 1 else UNKNOWN
 
     def _check_stored(self, instruction: Instruction) -> None:
         """Appends the check of ``store_tile``'s writes to an output."""
         copy, (data, *words) = TileCopy.of(called(instruction)), instruction.operands[3:-1]
-        regions = list(self._regions.reached(data).values())
-        known = len(regions) == 1 and regions[0].view >= 0
-        view, what = (regions[0].view, regions[0].what) if known else (-1, UNKNOWN.what)
+        region = self._only_region(data)
+        region = region if region.view >= 0 else UNKNOWN
         missing = MOST_AXES - copy.axes
         lengths = [number(1)] * missing + words[: copy.axes]
         places = [number(0)] * missing + words[copy.axes :]
         sides = [number(1)] * missing + [number(side) for side in copy.sides]
-        access = data, number(view), self._number(what, ASYNCHRONOUS), number(copy.itemsize)
+        access = data, number(region.view), self._number(region.what, ASYNCHRONOUS), number(copy.itemsize)
         self._call("void", "oxide.sanitize.stored", self._context, *access, *lengths, *places, *sides)
 
     def _note_tile(self, pointer: Value, touch: _Touch) -> None:
         """Emits a call that adds the tile at ``pointer``, which a product reads, to the thread's record of its
         products."""
-        regions = list(self._regions.reached(pointer).values())
-        if len(regions) == 1 and regions[0].kind == "shared":
-            what = self._number(regions[0].what, touch.what)
-            words = pointer, number(touch.size), what, *self._words_of(regions[0])
+        region = self._only_region(pointer)
+        if region.kind == "shared":
+            what = self._number(region.what, touch.what)
+            words = pointer, number(touch.size), what, *self._words_of(region)
             record, first = self._products.record, number(self._products.tiles)
             self._call("void", "oxide.sanitize.tile", record, first, *words)
 
@@ -512,7 +516,7 @@ class _Instrumenter:
         """Appends the check that no product still uses a fragment. The check precedes each access to an accumulator,
         and each write to an operand."""
         slot = self._products.slot(pointer)
-        held = slot is not None and self._products.is_accumulator(pointer)
+        held = self._products.is_accumulator(pointer)
         if slot is not None and (held or touch.what & WRITE):
             what = self._number(ACCUMULATOR if held else LEFT_OPERAND, touch.what)
             words = number(slot), FALSE if held else TRUE, what

@@ -64,7 +64,7 @@ class Annotation:
     """A device function's annotation of a parameter or of the result."""
 
     kind: Kind
-    scalar: ScalarType
+    scalar: Any
     tile: tuple[int, ...] = ()
     ndim: int = 1
 
@@ -83,14 +83,11 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     for name, annotation in function.__annotations__.items():
         what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
         value = names.evaluate(annotation, f"{what}: the annotation", name)
-        tile: tuple[int, ...] = ()
-        ndim = 1
         if isinstance(value, ScalarType):
-            kind: Kind = "scalar"
-            scalar: Any = value
+            declared = Annotation("scalar", value)
         elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
-            kind, scalar, tile, ndim = _slice_of(function, what, name, value)
-            if isinstance(scalar, TypeVar):
+            declared = _slice_of(function, what, name, value)
+            if isinstance(declared.scalar, TypeVar):
                 continue
         elif value in (int, float, bool, complex, str):
             raise at_parameter(
@@ -101,10 +98,10 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
             )
         else:
             continue
-        if not isinstance(scalar, ScalarType):
+        if not isinstance(declared.scalar, ScalarType):
             problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
             raise at_parameter(function, name, problem)
-        found[name] = Annotation(kind, scalar, tile, ndim)
+        found[name] = declared
     return found
 
 
@@ -134,17 +131,14 @@ class Names:
             raise at_parameter(self.function, name, problem) from None
 
 
-def _slice_of(
-    function: Callable[..., Any], what: str, name: str, annotation: Any
-) -> tuple[Kind, Any, tuple[int, ...], int]:
-    """Returns four facts of a slice's annotation: the kind, the element type, the sides of the layout's tiles (an empty
-    tuple without a layout), and the number of axes."""
+def _slice_of(function: Callable[..., Any], what: str, name: str, annotation: Any) -> Annotation:
+    """Parses a slice's annotation. ``scalar`` is what the annotation has as the type of the elements."""
     kind, ndim = SLICES[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):
         ndim = layouts.pop(0)
     if not layouts:
-        return kind, scalar, (), ndim
+        return Annotation(kind, scalar, ndim=ndim)
     from oxide.language.tiles import RowMajorTiles, Tiles
 
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
@@ -157,7 +151,7 @@ def _slice_of(
     elif ndim == 3 and type(layouts[0]) is RowMajorTiles:
         problem = "RowMajorTiles are of a matrix, and this slice has 3 axes"
     else:
-        return "tiles", scalar, layouts[0].shape, ndim
+        return Annotation("tiles", scalar, layouts[0].shape, ndim)
     raise at_parameter(function, name, f"{what} is annotated {annotation!r}; {problem}")
 
 
@@ -177,33 +171,28 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         return tuple_parameter(
             function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
         )
-    tile: tuple[int, ...] = ()
-    ndim = 1
     if isinstance(annotation, ScalarType | TypeVar):
-        kind: Kind = "scalar"
-        scalar: Any = annotation
+        found = Annotation("scalar", annotation)
     elif get_origin(annotation) in SLICES:
-        kind, scalar, tile, ndim = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
+        found = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
     else:
         from oxide.compiler.signature.annotation_advice import of_annotation
 
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise refused(function, kernel, name, f"is annotated {shown}; {of_annotation(annotation)}")
+    scalar = found.scalar
     if isinstance(scalar, TypeVar):
         from .generic_parameters import open_parameter
 
-        return open_parameter(function, kernel, name, kind, scalar, tile, ndim)
+        return open_parameter(function, kernel, name, found.kind, scalar, found.tile, found.ndim)
     if not isinstance(scalar, ScalarType):
         from oxide.compiler.signature.annotation_advice import of_element
 
-        raise at_parameter(
-            function,
-            name,
-            f"kernel {kernel}: parameter {name}: the elements of a slice are scalars: {of_element(scalar)}",
-        )
-    if kind == "atomic" and scalar.name not in ATOMIC:
+        problem = f"the elements of a slice are scalars: {of_element(scalar)}"
+        raise at_parameter(function, name, f"kernel {kernel}: parameter {name}: {problem}")
+    if found.kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, kind, scalar, tile, ndim=ndim)
+    return Parameter(kernel, name, found.kind, scalar, found.tile, ndim=found.ndim)

@@ -207,18 +207,14 @@ class _NamedElements(ast.NodeTransformer):
     def __init__(self, parser: _Parser) -> None:
         self.parser = parser
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._name(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return self._name(node)
-
-    def _name(self, node: ast.Attribute | ast.Subscript) -> ast.expr:
+    def visit_Attribute(self, node: ast.Attribute | ast.Subscript) -> ast.expr:
         element = self._element(node)
         if element is None:
             return node
         self.parser.parameters[element.name] = element
         return ast.Name(element.name, ast.Load())
+
+    visit_Subscript = visit_Attribute
 
     def _element(self, node: ast.expr) -> Declared | None:
         if isinstance(node, ast.Name):

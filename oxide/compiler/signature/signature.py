@@ -309,18 +309,13 @@ def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str
     """Returns an annotation as it is written."""
     if kind == "scalar":
         return element
-    layout = f", {layout_name(tile)}" if tile else ""
+    layout = f", {'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})" if tile else ""
     return f"{_SHOWN[kind]}{ndim if ndim > 1 else ''}[{element}{layout}]"
 
 
 def lengths_of(name: str, ndim: int) -> tuple[str, ...]:
     """Returns the names of a slice's lengths in contracts."""
     return (f"len({name})",) if ndim == 1 else tuple(f"{name}.shape[{axis}]" for axis in range(ndim))
-
-
-def layout_name(tile: tuple[int, ...]) -> str:
-    """Returns a layout as it is written."""
-    return f"{'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})"
 
 
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:

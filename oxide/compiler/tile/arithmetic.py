@@ -111,6 +111,19 @@ def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> st
     return out.new(f"{'zext' if source.kind == 'u' else 'sext'} {one} {value} to {two}")
 
 
+def with_nans(out: Emitter, scalar: ScalarType, first: str, one: str, two: str) -> tuple[str, str]:
+    """Completes a comparison for numbers that may be NaNs, which come after all numbers and are equal to one another.
+    ``first`` says whether ``one`` comes first if both are numbers. Returns whether ``one`` comes first, and whether
+    both are equal."""
+    equal = apply(out, "eq", scalar, [one, two])
+    if scalar.kind != "f":
+        return first, equal
+    one_nan, two_nan = (out.new(f"fcmp uno {scalar.register_type} {each}, {each}") for each in (one, two))
+    number = out.new(f"xor i1 {one_nan}, true")
+    first = out.new(f"or i1 {first}, {out.new(f'and i1 {number}, {two_nan}')}")
+    return first, out.new(f"or i1 {equal}, {out.new(f'and i1 {one_nan}, {two_nan}')}")
+
+
 _PLAIN: Final = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _COMPARED: Final = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 _INTRINSICS: Final = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "maximum": "maximum",

@@ -427,14 +427,19 @@ class Lowering:
         if not guards or self.whole:
             emit()
             return
-        test = self.code.all_of(guards)
+        self.whole_or_edge(self.code.all_of(guards), emit)
+
+    def whole_or_edge(self, test: str, emit: Callable[[], None]) -> None:
+        """Emits code twice: with ``whole`` set for where the test holds, and with ``whole`` clear for elsewhere."""
         inner, edge, after = self.code.labels("whole", "edge", "joined")
         self.code.branch(test, inner, edge)
+        outer = self.whole
         for label, self.whole in ((inner, True), (edge, False)):
             self.code.label(label)
             with self.forgetting():
                 emit()
             self.code.jump(after)
+        self.whole = outer
         self.code.label(after)
 
     def nest(self, shape: tuple[int, ...], body: Callable[[Index], None]) -> None:

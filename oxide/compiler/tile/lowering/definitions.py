@@ -39,12 +39,11 @@ def define(low: Lowering, node: Node) -> None:
     if _feeds_tensor_cores(low, node):
         if any(user.region is not node.region for user in readers(node)):
             tensor_cores.stage(low, node)
-        elif any(True for _ in low.loads([node])):
-            low.pending.append(node)
-        return
-    if _is_kept(low, node):
+            return
+    elif _is_kept(low, node):
         save(low, node)
-    elif any(True for _ in low.loads([node])):
+        return
+    if any(True for _ in low.loads([node])):
         low.pending.append(node)
 
 

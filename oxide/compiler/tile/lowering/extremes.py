@@ -9,7 +9,7 @@ from oxide.compiler.tile.layouts import Layout
 
 from . import registers
 from .core import Index, Lowering
-from .registers import Parts
+from .registers import PartialResult
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
@@ -22,7 +22,7 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
     at_place = [code.at("i32", place, str(i)) for i in range(layout.row_slots)]
 
     def take(index: Index, i: int, j: int) -> None:
-        found: Parts = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
+        found: PartialResult = low.element(source, index), code.new(f"trunc i64 {index[-1]} to i32")
         if j:
             before = code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}")
             found = _better(low, node, before, found)
@@ -30,7 +30,7 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
         code.emit(f"store i32 {found[1]}, ptr {at_place[i]}")
 
     registers.sweep(low, layout, source.shape, [source], take)
-    own: list[Parts] = [
+    own: list[PartialResult] = [
         (code.new(f"load {kind}, ptr {at_best[i]}"), code.new(f"load i32, ptr {at_place[i]}"))
         for i in range(layout.row_slots)
     ]
@@ -38,19 +38,14 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
     registers.keep_rows(low, node, layout, lambda i: code.new(f"sext i32 {rows[i][1]} to i64"))
 
 
-def _better(low: Lowering, node: Node, one: Parts, two: Parts) -> Parts:
+def _better(low: Lowering, node: Node, one: PartialResult, two: PartialResult) -> PartialResult:
     """Returns the more extreme of two elements, each with its index, an i32. Of equal elements, returns the one with
     the smaller index. A NaN is more extreme than any number."""
     code, scalar = low.code, node.inputs[0].dtype
     kind = scalar.register_type
     test = "gt" if node.op == "argmax" else "lt"
     beyond = arithmetic.apply(code, test, scalar, [two[0], one[0]])
-    equal = arithmetic.apply(code, "eq", scalar, [one[0], two[0]])
-    if scalar.kind == "f":
-        one_nan, two_nan = (code.new(f"fcmp uno {kind} {each}, {each}") for each in (one[0], two[0]))
-        only = code.new(f"xor i1 {one_nan}, true")
-        beyond = code.new(f"or i1 {beyond}, {code.new(f'and i1 {only}, {two_nan}')}")
-        equal = code.new(f"or i1 {equal}, {code.new(f'and i1 {one_nan}, {two_nan}')}")
+    beyond, equal = arithmetic.with_nans(code, scalar, beyond, one[0], two[0])
     earlier = code.new(f"and i1 {equal}, {code.new(f'icmp slt i32 {two[1]}, {one[1]}')}")
     taken = code.new(f"or i1 {beyond}, {earlier}")
     return (

@@ -34,7 +34,7 @@ makes the memory slower: ``softmax`` of rows of 1024 and 8192 would run at 0.998
 _CHAINS = 4
 """The number of partial totals that a thread keeps for a long row."""
 
-Parts = tuple[str, ...]
+PartialResult = tuple[str, ...]
 """What a thread has found for a row: a total, or an element and its index."""
 
 
@@ -192,17 +192,13 @@ def sweep(
         return
     tensors = [node.detail for node, _ in vectors] + ([stored] if stored is not None else [])
     test = low.code.all_of([*guards, *(is_aligned(low, each) for each in tensors)])
-    inner, edge, after = low.code.labels("whole", "edge", "joined")
-    low.code.branch(test, inner, edge)
-    outer = low.whole
-    for label, low.whole in ((inner, True), (edge, False)):
-        low.code.label(label)
+
+    def version() -> None:
         emit(low.whole)
         if low.whole and finish is not None:
             finish()
-        low.code.jump(after)
-    low.whole = outer
-    low.code.label(after)
+
+    low.whole_or_edge(test, version)
 
 
 def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) -> None:
@@ -320,8 +316,12 @@ def reduce(
 
 
 def combine(
-    low: Lowering, layout: Layout, kinds: Sequence[str], own: Sequence[Parts], combined: Callable[[Parts, Parts], Parts]
-) -> list[Parts]:
+    low: Lowering,
+    layout: Layout,
+    kinds: Sequence[str],
+    own: Sequence[PartialResult],
+    combined: Callable[[PartialResult, PartialResult], PartialResult],
+) -> list[PartialResult]:
     """Combines, for each of this thread's rows, what the threads that share the row have found: by shuffles, and
     through shared memory if several warps share a row. ``kinds`` has the type of each part of what is found."""
     code, across, found = low.code, layout.warps_across, list(own)
@@ -349,7 +349,7 @@ def combine(
                 code.emit(f"store {held} {bits}, ptr {code.at(held, room, at)}")
     low.barrier()
 
-    def of_warp(first: str, n: int) -> Parts:
+    def of_warp(first: str, n: int) -> PartialResult:
         at = code.add(first, n)
         loaded = [
             code.new(f"load {held}, ptr {code.at(held, room, at)}") for held, room in zip(memory, rooms, strict=True)

@@ -149,19 +149,9 @@ def _exchange(
 def _order(low: Lowering, node: Node, a: str, b: str, descending: bool) -> tuple[str, str]:
     """Returns whether ``a`` comes before ``b``, and whether they are equal. A NaN is greater than any number, and equal
     to another NaN."""
-    code, scalar = low.code, node.dtype
     left, right = (b, a) if descending else (a, b)
-    less = arithmetic.apply(code, "lt", scalar, [left, right])
-    equal = arithmetic.apply(code, "eq", scalar, [a, b])
-    if scalar.kind == "f":
-        kind = scalar.register_type
-        left_nan, right_nan = (code.new(f"fcmp uno {kind} {each}, {each}") for each in (left, right))
-        number = code.new(f"xor i1 {left_nan}, true")
-        below = code.new(f"and i1 {number}, {right_nan}")
-        less = code.new(f"or i1 {less}, {below}")
-        both = code.new(f"and i1 {left_nan}, {right_nan}")
-        equal = code.new(f"or i1 {equal}, {both}")
-    return less, equal
+    less = arithmetic.apply(low.code, "lt", node.dtype, [left, right])
+    return arithmetic.with_nans(low.code, node.dtype, less, left, right)
 
 
 def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, length: int, descending: bool) -> str:
