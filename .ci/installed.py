@@ -13,7 +13,7 @@ import numpy as np
 
 import oxide
 from oxide import DisjointSlice, Slice, f32, kernel, thread, tile
-from oxide.core import FORM
+from oxide.host.core import FORM
 
 assert ".ci" not in oxide.__file__, "the installed package is what is tested"
 

@@ -29,7 +29,7 @@ import oxide
 from benchmarks.record import path_of
 from examples.data_parallel.training import Replica, Share, captured_step, replicas, shares, step
 from oxide import collectives, devices
-from oxide.core import FORM
+from oxide.host.core import FORM
 
 MIB = 1 << 20
 RATE = 0.1

@@ -34,10 +34,10 @@ import trio
 import oxide
 from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
-from oxide.core import copy
-from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory import copy_pool
-from oxide.runtime.host_memory.moves import ROW
+from oxide.host.core import copy
+from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.memory import copy_pool
+from oxide.runtime.memory.moves import ROW
 from oxide.runtime.submission import staging
 
 PIPELINED = 4  # copies in flight, so that the time between two is not measured

@@ -86,7 +86,7 @@ def summarised(found: list[dict[str, Any]]) -> dict[str, Any]:
     from importlib.metadata import version
 
     import oxide
-    from oxide.core import FORM
+    from oxide.host.core import FORM
 
     return {
         "device": oxide.devices()[0].name,

@@ -23,7 +23,7 @@ import oxide
 from benchmarks import record
 from examples.async_mlp import pipeline
 from oxide import h2d
-from oxide.runtime.device import runtime as context
+from oxide.runtime.devices import runtime as context
 from oxide.testing import RecordingDriver, use_driver
 
 CREATES = ("allocate", "allocate_host", "create_stream", "create_event", "begin_capture")

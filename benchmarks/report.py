@@ -15,7 +15,7 @@ from typing import Any
 
 import oxide
 from benchmarks.harness import Claim, Comparison, Figure, Session
-from oxide.core import FORM
+from oxide.host.core import FORM
 
 _PACKAGES = (
     *("oxide-gpu", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings", "trio"),

@@ -22,7 +22,7 @@ from benchmarks.harness import UNTIMED, Contender, Session, Unavailable, expect,
 from benchmarks.launch import CONFIG, SIZE, add
 from oxide import d2h, h2d
 from oxide.driver.base import Span
-from oxide.runtime.device.runtime import Runtime
+from oxide.runtime.devices.runtime import Runtime
 from oxide.tracing.recording import recorder
 
 BATCH = 200

@@ -6,7 +6,7 @@
 from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
-from oxide import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
+from oxide.host import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
 
 # isort: split
 from oxide.compiler.signature.device_function import device
@@ -70,23 +70,23 @@ from oxide.language.types import (
 )
 from oxide.language.unroll import unroll
 from oxide.runtime.awaiting.future import DeviceFuture
-from oxide.runtime.device import reclaim
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.memory import sharing as _sharing
-from oxide.runtime.device.runtime import Device, SchedulingPolicy, devices, init_device_contexts
-from oxide.runtime.device.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
-from oxide.runtime.device.statistics import Statistics, StreamStatistics, statistics
-from oxide.runtime.device.stream import Event, Stream
+from oxide.runtime.devices.runtime import Device, SchedulingPolicy, devices, init_device_contexts
+from oxide.runtime.devices.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
+from oxide.runtime.devices.statistics import Statistics, StreamStatistics, statistics
 from oxide.runtime.launching.decorator import LaunchableKernel as Kernel
 from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.memory import reclaim
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import sharing as _sharing
 from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
 from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, pinned_empty, zeros
+from oxide.runtime.ordering.stream import Event, Stream
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ if TYPE_CHECKING:
     from oxide.driver.base import KernelResources
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
+    from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
-    from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
-    from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.launching.prebuilt import load
+    from oxide.runtime.memory.pointer import DevicePointer
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
@@ -121,7 +121,7 @@ _LATER = {
     "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
-    "DevicePointer": "runtime.device.pointer",
+    "DevicePointer": "runtime.memory.pointer",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "driver.base",
@@ -139,8 +139,8 @@ _LATER = {
     "collectives": "collectives",
     "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
-    "from_cuda_array_interface": "runtime.device.interop",
-    "from_dlpack": "runtime.device.interop",
+    "from_cuda_array_interface": "interop.sharing",
+    "from_dlpack": "interop.sharing",
     "input": "runtime.operations.inputs",
     "intrinsics": "language.intrinsics",
     "load": "runtime.launching.prebuilt",
@@ -162,7 +162,7 @@ import time."""
 
 
 def _share() -> Any:
-    from oxide.runtime.device import interop
+    from oxide.interop import sharing as interop
 
     return interop
 

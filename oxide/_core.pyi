@@ -9,28 +9,28 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 
 import oxide.runtime.awaiting.future as futures
-import oxide.runtime.device.allocation as allocations
-import oxide.runtime.device.fault_records as fault_records
-import oxide.runtime.device.memory as memories
-import oxide.runtime.device.timeline as timelines
-import oxide.runtime.host_memory.pinned as pinned
+import oxide.runtime.devices.fault_records as fault_records
 import oxide.runtime.launching.binding as binding
 import oxide.runtime.launching.launch as launches
 import oxide.runtime.launching.launch_config as configs
+import oxide.runtime.memory.allocation as allocations
+import oxide.runtime.memory.memory as memories
+import oxide.runtime.memory.pinned as pinned
+import oxide.runtime.ordering.timeline as timelines
 import oxide.runtime.submission.host_copies as host_copies
 import oxide.runtime.submission.submission as submissions
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.specialization import Specialization
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.driver.base import Driver, EventHandle, StreamHandle
-from oxide.runtime.device.allocation import Known
-from oxide.runtime.device.dead_work import Run, Visible
-from oxide.runtime.device.device_state import DeviceState
-from oxide.runtime.device.runtime import Device, Runtime
-from oxide.runtime.device.stream import Stream
+from oxide.runtime.devices.runtime import Device, Runtime
 from oxide.runtime.launching.deferred import DeferredLaunch
 from oxide.runtime.loop.turns import Turn as LoopTurn
+from oxide.runtime.memory.allocation import Known
 from oxide.runtime.operations.graph import CudaGraph
 from oxide.runtime.operations.operation import Spec
+from oxide.runtime.ordering.dead_work import Run, Visible
+from oxide.runtime.ordering.device_state import DeviceState
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.lending import Lender
 from oxide.runtime.submission.stops import Stop

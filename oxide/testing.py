@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 from oxide.driver.base import CAPABILITIES, Driver, Droppable, StreamHandle, StreamPriority, Wrapper
-from oxide.messages import written
+from oxide.host.messages import written
 
 if TYPE_CHECKING:
     from oxide.driver.cpu import CpuDriver
-    from oxide.runtime.device.runtime import CompletionMode, OrderingMode, SchedulingPolicy
+    from oxide.runtime.devices.runtime import CompletionMode, OrderingMode, SchedulingPolicy
 
 _D = TypeVar("_D", bound=Driver)
 
@@ -71,7 +71,7 @@ def use_driver(
     ``DeviceError`` for a device that the driver does not have, ``TypeError`` if ``driver`` is not a driver.
     """
     _require_driver(driver, "use_driver")
-    from oxide.runtime.device import runtime
+    from oxide.runtime.devices import runtime
 
     runtime.install(
         driver,

@@ -192,7 +192,7 @@ def settled_runtime() -> Iterator[None]:
     """No test leaves work for the next one: after each, the device is past everything that was dropped, and what was
     built and never run is not prepared for."""
     yield
-    if reclaim := sys.modules.get("oxide.runtime.device.reclaim"):
+    if reclaim := sys.modules.get("oxide.runtime.memory.reclaim"):
         reclaim.drain()
     if loading := sys.modules.get("oxide.runtime.awaiting.loading"):
         loading.forget_announced()

@@ -35,7 +35,7 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 
 LONGEST_DELAY = 8e-3
 LOST_AFTER = 20.0

@@ -28,7 +28,14 @@ from tests import reach
 
 SEED = 49
 COUNT = 100
-PLACES = ("oxide/compiler/bounds", "oxide/compiler/tile/lowering", "oxide/runtime/submission", "oxide/runtime/device")
+PLACES = (
+    "oxide/compiler/bounds",
+    "oxide/compiler/tile/lowering",
+    "oxide/runtime/submission",
+    "oxide/runtime/ordering",
+    "oxide/runtime/memory",
+    "oxide/runtime/devices",
+)
 LIST = Path(__file__).parent / "mutants.json"
 SECONDS = 1200
 """A mutant that makes the tests run longer counts as found."""

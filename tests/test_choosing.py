@@ -54,8 +54,8 @@ def test_a_sample_has_one_case_of_slow_tests_and_none_of_the_night(tmp_path: Pat
 
 
 def test_tests_are_as_far_as_the_chain_of_imports() -> None:
-    memory = reach.distances(Path("oxide/runtime/device/memory.py"))
-    assert memory[Path("tests/runtime/device/test_dropped_boxes.py")] == 1  # the folder that mirrors it
+    memory = reach.distances(Path("oxide/runtime/memory/memory.py"))
+    assert memory[Path("tests/runtime/memory/test_dropped_boxes.py")] == 1  # the folder that mirrors it
     boards = reach.distances(Path("oxide/distributed/boards.py"))
     assert boards[Path("tests/distributed/test_boards.py")] == 1
     assert Path("tests/compiler/ir/test_verifier.py") not in boards

@@ -129,7 +129,7 @@ RULES: dict[str, tuple[str, ...]] = {
         "runtime/launching/test_contracts.py::test_a_contract_that_means_nothing_is_refused_at_decoration",
         "runtime/launching/test_contracts.py::test_what_an_operation_yields_is_checked_when_it_is_there",
     ),
-    "deny_checks leaves no check inside a loop": ("compiler/test_checks_report.py::*",),
+    "deny_checks leaves no check inside a loop": ("compiler/kernel/test_checks_report.py::*",),
     # Operations and memory
     "an operation dropped without having been run warns": (
         "runtime/operations/test_operations.py::test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not",
@@ -155,12 +155,12 @@ RULES: dict[str, tuple[str, ...]] = {
         "test_an_array_that_async_on_hands_out_is_poison_until_the_stream_is_synchronised",
     ),
     "a read waits for the write on another stream": (
-        "runtime/device/test_ordering.py::test_reading_a_box_written_on_another_stream_waits_for_the_write",
-        "runtime/device/test_ordering.py::test_a_write_waits_for_the_reads_before_it",
+        "runtime/ordering/test_ordering.py::test_reading_a_box_written_on_another_stream_waits_for_the_write",
+        "runtime/ordering/test_ordering.py::test_a_write_waits_for_the_reads_before_it",
     ),
     "what a kernel may touch of a box cannot be changed": (f"{HERE}::test_a_box_keeps_its_size_and_its_type",),
     "a fault ends its operation and nothing else": (
-        "runtime/device/test_fault_isolation.py::test_a_slice_one_too_short_is_named_and_work_beside_and_behind_it_is_right",
+        "runtime/devices/test_fault_isolation.py::test_a_slice_one_too_short_is_named_and_work_beside_and_behind_it_is_right",
         "runtime/launching/test_launch.py::test_thousands_of_faults_leak_nothing",
     ),
     "names that mean something in a kernel alone are refused on the host": (

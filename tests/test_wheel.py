@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from oxide import core
 from oxide.__main__ import main
+from oxide.host import core
 
 ROOT = Path(__file__).parent.parent
-TWIN = ("oxide/_core_twin.py", "oxide/_memory_twin.py", "oxide/_native_twin.py")
-CHECKOUT = Path(core.__file__).parent.parent == ROOT
+TWIN = ("oxide/_core_twin.py", "oxide/host/_memory_twin.py", "oxide/host/_native_twin.py")
+CHECKOUT = Path(core.__file__).parents[2] == ROOT
 
 needs_checkout = pytest.mark.skipif(not CHECKOUT, reason="the tests of an installed wheel")
 
@@ -38,7 +38,7 @@ def small_package(tmp_path: Path) -> Path:
     """The checkout, with the core alone, so that it builds in a second."""
     pytest.importorskip("setuptools", minversion="77")
     folder = tmp_path / "checkout"
-    files = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "oxide_command.py", "oxide/core.py")
+    files = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "oxide_command.py", "oxide/host/core.py")
     for file in (*files, *TWIN, *(path.relative_to(ROOT) for path in (ROOT / "oxide/_core").iterdir())):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
@@ -62,7 +62,7 @@ def form_of(wheel: Path, folder: Path) -> str:
     """What the core of an unpacked wheel runs as."""
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(folder)
-    program = "import oxide.core as core; print(core.FORM)"
+    program = "import oxide.host.core as core; print(core.FORM)"
     ran = build(folder, "-S", "-c", program)  # without the finder of an editable installation, which has a core
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
@@ -83,7 +83,7 @@ def test_a_wheel_with_the_core_is_for_every_python(small_package: Path, tmp_path
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
     assert {name for name in names if name.startswith("oxide/")} == {
-        *("oxide/__init__.py", "oxide/core.py", *TWIN, "oxide/_core.abi3.so")
+        *("oxide/__init__.py", "oxide/host/core.py", *TWIN, "oxide/_core.abi3.so")
     }
     assert form_of(wheel, tmp_path / "unpacked") == "C"
 
@@ -169,9 +169,10 @@ def test_a_checkout_in_which_nothing_was_built_runs_the_twin(tmp_path: Path) -> 
     package = tmp_path / "oxide"
     shutil.copytree(ROOT / "oxide/_core", package / "_core")
     (package / "__init__.py").touch()
-    for name in ("oxide/core.py", *TWIN):
-        shutil.copy(ROOT / name, package)
-    program = "import oxide.core as core; print(core.FORM, core.NOTIFY > 0, core.start_helpers)"
+    for name in ("oxide/host/core.py", *TWIN):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    program = "import oxide.host.core as core; print(core.FORM, core.NOTIFY > 0, core.start_helpers)"
     ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stdout == "Python True None\n"
 

@@ -1,5 +1,5 @@
 /* Copies of host memory: by the device's host-function thread in stream order, and by threads that
-   help it. oxide/runtime/host_memory/copy_pool.py describes the protocol of the helpers. */
+   help it. oxide/runtime/memory/copy_pool.py describes the protocol of the helpers. */
 
 #include "core.h"
 #include <string.h>
@@ -20,7 +20,7 @@
 
 struct pool;
 
-/* A copy to make. Python fills in the row (oxide/runtime/host_memory/moves.py). */
+/* A copy to make. Python fills in the row (oxide/runtime/memory/moves.py). */
 struct row {
     char *destination;
     const char *source;

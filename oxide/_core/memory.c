@@ -1,6 +1,6 @@
 /* Memory for runs: new boxes, page-locked buffers for copies, and the copies through them that are
    small. What is large, recorded or lent, or does not fit, is left to Python:
-   oxide/runtime/device/memory.py, host_memory/pinned.py and submission/staging.py. */
+   oxide/runtime/memory/memory.py, memory/pinned.py and submission/staging.py. */
 
 #include "core.h"
 

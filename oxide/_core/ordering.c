@@ -1,5 +1,5 @@
 /* The uses of memory: time lines number what is submitted to streams, marks are points in them, and
-   an allocation knows its last write and the reads since. oxide/runtime/device/timeline.py and
+   an allocation knows its last write and the reads since. oxide/runtime/ordering/timeline.py and
    memory.py explain them. */
 
 #include "core.h"

@@ -5,7 +5,7 @@
 #include "core.h"
 #include <stdatomic.h>
 
-/* Before each tensor lie the capsule's name, and a link. oxide/runtime/device/dlpack.py fills them
+/* Before each tensor lie the capsule's name, and a link. oxide/interop/dlpack.py fills them
  * in. */
 #define HEADER_BYTES 32
 #define ALIVE ((int64_t)-1)

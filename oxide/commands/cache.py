@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from oxide import disk
 from oxide.commands.output import FINDINGS, complain, refuse, say, size_text, table
+from oxide.host import disk
 
 app = typer.Typer(
     help="""Lists, measures, verifies and clears the cache of compiled kernels on disk.
@@ -151,8 +151,8 @@ def _remove(names: list[str]) -> None:
 
 
 def _described(name: str) -> tuple[str, str]:
-    """Returns a file's kernel, "" if unknown, and its kind, both read from its content. ``compiler.cache`` defines the
-    formats."""
+    """Returns a file's kernel, "" if unknown, and its kind, both read from its content. ``compiler.cache.entries``
+    defines the formats."""
     content = disk.peek(name)
     if content is None:
         return "", "damaged"

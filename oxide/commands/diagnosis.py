@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from oxide import disk
 from oxide.commands.machine import CudaDriver, cuda_driver, find_tool, nvidia_cards
 from oxide.commands.output import size_text
+from oxide.host import disk
 
 DISTRIBUTION = "oxide-gpu"
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -82,7 +82,7 @@ def examine() -> Iterator[Finding]:
 
 def package() -> Iterator[Finding]:
     """Finds Python's version, the package's place, and the form of its core."""
-    from oxide.core import FORM
+    from oxide.host.core import FORM
 
     yield Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield Finding("oxide", "ok", str(PACKAGE))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oxide.commands.running import print_traceback
 
 if TYPE_CHECKING:
-    from oxide.compiler.kernel import Kernel
+    from oxide.compiler.kernel.kernel import Kernel
     from oxide.runtime.launching.tile_kernel import TileKernel
 
 
@@ -43,7 +43,7 @@ def module_of(path: str) -> tuple[Any, str]:
 
 def find_kernel(path: str) -> Kernel | TileKernel:
     """Returns the kernel ``module:kernel``. Raises ``LookupError`` if there is none."""
-    from oxide.compiler.kernel import Kernel
+    from oxide.compiler.kernel.kernel import Kernel
     from oxide.runtime.launching.tile_kernel import TileKernel
 
     module, name = module_of(path)

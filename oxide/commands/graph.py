@@ -41,7 +41,7 @@ def graph(
 def _named(what: str) -> Any:
     """Returns the object that ``what`` names, or the result of calling it if it is a function. Ends the command if
     there is no such object, if it is a kernel, or if the function takes arguments."""
-    from oxide.compiler.kernel import Kernel
+    from oxide.compiler.kernel.kernel import Kernel
     from oxide.runtime.launching.launch import ConfiguredKernel
     from oxide.runtime.launching.tile_kernel import TileKernel
 

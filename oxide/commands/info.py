@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from oxide import core
 from oxide.commands.output import say
+from oxide.host import core
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:

@@ -19,8 +19,8 @@ from oxide.commands.listing import listing, text_of
 from oxide.commands.output import refuse, say, write
 
 if TYPE_CHECKING:
-    from oxide.compiler.kernel import Kernel
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.kernel import Kernel
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.runtime.launching.tile_kernel import TileKernel
 
 

@@ -66,7 +66,7 @@ def launch(
 
 
 def _refuse(ranks: int, problem: str) -> NoReturn:
-    from oxide.messages import written  # loads NumPy, without which `oxide doctor` runs
+    from oxide.host.messages import written  # loads NumPy, without which `oxide doctor` runs
 
     refuse("launch", f"-n {written(ranks)}: {problem}")
 

@@ -13,7 +13,7 @@ from oxide.compiler.source.text import line_in
 from oxide.compiler.source.text import text_of as source_of
 
 if TYPE_CHECKING:
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.specialization import Specialization
 
 Place = tuple[str, int]
 """A file and a line."""

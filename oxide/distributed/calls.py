@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from oxide.driver.base import Ranges
     from oxide.errors import CollectiveError
-    from oxide.runtime.device.allocation import Allocation
-    from oxide.runtime.device.fault_records import HostReport
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.devices.fault_records import HostReport
+    from oxide.runtime.memory.allocation import Allocation
+    from oxide.runtime.memory.memory import DeviceBox
     from oxide.runtime.submission.submission import ExecutionContext
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]

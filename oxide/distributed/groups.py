@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from oxide.core import new_box
 from oxide.distributed.calls import FORMS, REDUCTIONS, Call, Kind, Plane, Reduction, unfit
-from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
-from oxide.locks import is_interrupt, new_lock, unheld
-from oxide.messages import written
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.fault_records import HostReport
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.runtime import Device, current_runtime
-from oxide.runtime.device.scheduling import find_device
+from oxide.host.core import new_box
+from oxide.host.environment import whole_number
+from oxide.host.locks import is_interrupt, new_lock, unheld
+from oxide.host.messages import written
+from oxide.runtime.devices.fault_records import HostReport
+from oxide.runtime.devices.runtime import Device, current_runtime
+from oxide.runtime.devices.scheduling import find_device
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Runtime
+    from oxide.runtime.devices.runtime import Runtime
 
     Box = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 

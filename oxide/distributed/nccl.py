@@ -23,9 +23,9 @@ from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, share
 from oxide.distributed.calls import CLOSED, Plane, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
+from oxide.host.locks import new_lock, unheld
 from oxide.language.types import SCALARS
-from oxide.locks import new_lock, unheld
-from oxide.runtime.device.fault_records import HostReport
+from oxide.runtime.devices.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxide.distributed.peers import Peers
     from oxide.driver.base import GraphHandle, Graphs, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.devices.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.

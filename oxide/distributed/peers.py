@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final, final
 
 from oxide.errors import CollectiveError, DeviceError
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 _RETRY_SECONDS: Final = 0.02  # between two attempts to connect to a rank that does not listen yet
 _CHUNK: Final = 1 << 16

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.errors import DeviceLostError
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.memory.memory import DeviceBox
 
 
 @final
@@ -74,7 +74,7 @@ class DeviceActor:
         await asyncio.shield(self._making)
         import ray
 
-        from oxide.runtime.device.runtime import devices
+        from oxide.runtime.devices.runtime import devices
 
         node = ray.util.get_node_ip_address()
         return ActorFacts(os.getpid(), node, devices()[0].label, int(os.environ["OXIDE_CPU_THREADS"]))
@@ -125,8 +125,8 @@ def _ordinary(error: BaseException, where: str) -> RuntimeError:
 
 def _require_host(model: str, result: object) -> None:
     """Raises ``TypeError`` for a result that is, or directly holds, a box: no other process can use it."""
-    from oxide.runtime.device.arc import Arc
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.memory.arc import Arc
+    from oxide.runtime.memory.memory import DeviceBox
 
     inside = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else (result,)
     if any(isinstance(each, DeviceBox | Arc) for each in inside):

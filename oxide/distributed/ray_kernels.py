@@ -14,7 +14,7 @@ from typing import Any
 
 from ray.cloudpickle import CloudPickler
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.text import lines_of
 from oxide.runtime.launching.launch import KernelLaunches

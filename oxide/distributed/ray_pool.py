@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, fina
 
 import numpy as np
 
-from oxide.messages import written
-from oxide.runtime.device.memory import require_data
+from oxide.host.messages import written
 from oxide.runtime.loop.event_loops import current_loop
+from oxide.runtime.memory.memory import require_data
 from oxide.serving.task_groups import TaskGroup, task_group
 
 try:

@@ -26,7 +26,7 @@ import numpy as np
 from oxide.distributed.boards import shared_segments
 from oxide.distributed.calls import CLOSED, Plane
 from oxide.errors import CollectiveError, DeviceError
-from oxide.runtime.device.fault_records import HostReport
+from oxide.runtime.devices.fault_records import HostReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxide.distributed.calls import Call, Reduction
     from oxide.distributed.peers import Peers
     from oxide.driver.base import Ranges
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.memory.memory import DeviceBox
     from oxide.runtime.submission.submission import ExecutionContext
 
     Array = NDArray[Any]

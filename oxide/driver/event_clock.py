@@ -31,7 +31,7 @@ from typing import Any, final
 
 from oxide.driver.base import Driver, EventHandle, Span, StreamHandle, provided
 from oxide.errors import DeviceError
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 _BASE_NS = 2_000_000_000
 _TRIES = 5  # the first base is the best of so many tries

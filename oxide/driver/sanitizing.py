@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from oxide.driver.records import SANITIZED_STATE
 from oxide.errors import DeviceError, SanitizerError
-from oxide.locks import DRIVER_LOCK
+from oxide.host.locks import DRIVER_LOCK
 
 KINDS = ("memory", "race")
 

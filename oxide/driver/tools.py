@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from oxide.environment import word
 from oxide.errors import DeviceError
+from oxide.host.environment import word
 
 __all__ = [
     "gdb_is_served",

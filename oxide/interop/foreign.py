@@ -20,19 +20,19 @@ import numpy as np
 from oxide.driver.base import BINARY_MAGIC, Code, Target
 from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_parameters
 from oxide.errors import ArgumentError, LaunchError
-from oxide.messages import byte_count, written
+from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, require_device
-from oxide.runtime.device.pointer import DevicePointer
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, require_device
+from oxide.runtime.memory.pointer import DevicePointer
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.devices.runtime import Device
 
 _POINTER_BYTES = 8
 

@@ -18,12 +18,12 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.generic_parameters import OpenParameter
+from oxide.host.messages import written
 from oxide.interop.torch_runs import Run, memory_of, synchronize
-from oxide.messages import written
-from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.launching.launch import ConfiguredKernel
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
 
 try:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import SAFE_FLOAT, Parameter
-from oxide.runtime.device.fault_records import StandingReport
-from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.devices.fault_records import StandingReport
 from oxide.runtime.launching.launch import KernelLaunch
+from oxide.runtime.memory.memory import DeviceBox
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import Device
-    from oxide.runtime.device.stream import Stream
+    from oxide.runtime.devices.runtime import Device
+    from oxide.runtime.ordering.stream import Stream
 
 
 @final

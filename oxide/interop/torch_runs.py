@@ -8,20 +8,20 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.core import run_blocking
 from oxide.errors import DeviceError, GraphError, OxideError
+from oxide.host.core import run_blocking
+from oxide.host.messages import written
+from oxide.interop.sharing import from_dlpack
 from oxide.interop.torch_launches import RepeatedLaunch, repeated
 from oxide.language.types import SCALARS
-from oxide.messages import written
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.capturing import current_capture
-from oxide.runtime.device.fault_records import StandingReport
-from oxide.runtime.device.interop import from_dlpack
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.runtime import Device, Runtime, current_runtime
-from oxide.runtime.device.scheduling import picked_stream
-from oxide.runtime.device.stream import Stream
+from oxide.runtime.devices.fault_records import StandingReport
+from oxide.runtime.devices.runtime import Device, Runtime, current_runtime
+from oxide.runtime.devices.scheduling import picked_stream
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.ordering.capturing import current_capture
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.submission.lending import Lender, submit_lent
 from oxide.runtime.tracepoints import points
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.messages import written
+from oxide.host.messages import written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from oxide.errors import ArgumentError
+from oxide.host.messages import written
 from oxide.interop.numba_cuda.arguments import In, InOut, Out
-from oxide.interop.numba_cuda.arrays import (
+from oxide.interop.numba_cuda.device_arrays import (
     as_cuda_array,
     device_array,
     device_array_like,
@@ -66,11 +67,10 @@ from oxide.interop.numba_cuda.substitutes import (
     vectorize,
 )
 from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
-from oxide.messages import written
 from oxide.runtime.operations.transfers import h2d
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.memory.memory import DeviceBox
     from oxide.runtime.operations.operation import DeviceOperation
 
 __all__ = [

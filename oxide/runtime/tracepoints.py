@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, final
 
-from oxide.core import points
+from oxide.host.core import points
 
 __all__ = ["Built", "TracedRun", "Tracer", "points"]
 

@@ -33,14 +33,14 @@ from oxide.errors import (
     OutOfMemoryError,
     Overloaded,
 )
-from oxide.messages import written
+from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.out_of_memory import PATIENCE_SECONDS
+from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
+from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.walk import Frame
 from oxide.serving.buckets import Buckets
@@ -49,8 +49,8 @@ from oxide.serving.request_queue import Pending, RequestQueue, Results, State
 from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.runtime import SchedulingPolicy
-    from oxide.runtime.device.timeline import Mark, Timeline
+    from oxide.runtime.devices.runtime import SchedulingPolicy
+    from oxide.runtime.ordering.timeline import Mark, Timeline
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

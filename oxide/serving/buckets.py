@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from oxide.errors import ArgumentError
-from oxide.locks import new_lock, unheld
-from oxide.messages import written
-from oxide.runtime.device.launch_places import add_note_once
+from oxide.host.locks import new_lock, unheld
+from oxide.host.messages import written
+from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.operations.operation import DeviceOperation, value
 from oxide.serving.request_queue import Results
 

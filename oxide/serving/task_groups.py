@@ -21,7 +21,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, final
 
-from oxide.messages import written
+from oxide.host.messages import written
 from oxide.runtime.loop.event_loops import current_loop, running_loop_name
 
 T = TypeVar("T")

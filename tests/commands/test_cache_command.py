@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from oxide import DisjointSlice, disk, f32, kernel, thread
+from oxide import DisjointSlice, f32, kernel, thread
 from oxide.commands.program import main
+from oxide.host import disk
 from tests.commands.command_line import oxide
 
 

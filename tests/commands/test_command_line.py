@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from oxide import __version__, core
+from oxide import __version__
 from oxide.commands.program import main
+from oxide.host import core
 from tests.commands.command_line import ROOT, oxide
 from tests.reach import imports_of, module_name
 from tests.test_project import is_within
@@ -99,7 +100,7 @@ def test_wrong_usage_is_said_on_standard_error(
 
 
 def test_the_version_is_that_of_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package = Path(core.__file__).parent
+    package = Path(core.__file__).parents[1]
     ran = oxide("--version", cwd=tmp_path)
     assert (ran.status, ran.out, ran.err) == (0, f"oxide {__version__}\n", "")
     assert main(["info"]) == 0

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from oxide import core
 from oxide.commands import diagnosis
 from oxide.commands.diagnosis import Finding, Trial
 from oxide.commands.machine import CudaDriver, Gpu, nvidia_cards
 from oxide.commands.program import main
+from oxide.host import core
 from tests.commands.command_line import ROOT, oxide
 from tests.commands.fake_driver import fake_driver
 from tests.conftest import cuda_device_count

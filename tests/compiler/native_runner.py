@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from oxide.compiler.ir.llvm import host_target
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.source.faults import RECORD, read_fault
-from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu.sanitizer import SanitizedLaunch
 from oxide.driver.records import LAUNCH
 
@@ -57,7 +57,7 @@ def run_blocks(
 
 
 def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndarray[Any, Any]:
-    from oxide.runtime.device.runtime import current_runtime
+    from oxide.runtime.devices.runtime import current_runtime
 
     special = kernel.specialize()
     driver = current_runtime().driver

@@ -31,7 +31,6 @@ from numba.cuda.core.transforms import canonicalize_cfg
 from numba.cuda.core.typeinfer import IntrinsicCallConstraint
 
 from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
-from oxide.compiler import specialization
 from oxide.compiler.bounds import hoist
 from oxide.compiler.bounds.prove import BUDGET, Prover
 from oxide.compiler.check.numba_errors import placed_errors
@@ -41,7 +40,8 @@ from oxide.compiler.frontend.frontend import lower
 from oxide.compiler.ir.control_flow import ControlFlow
 from oxide.compiler.ir.parser import parse_function
 from oxide.compiler.ir.portable import LoweredKernel
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel import specialization
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.signature import Closed
 from tests.compiler.native_runner import run_blocks
 

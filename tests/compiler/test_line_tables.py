@@ -29,10 +29,10 @@ from oxide import (
     tile,
     zeros,
 )
-from oxide.compiler.fingerprint import fingerprint
+from oxide.compiler.cache.fingerprint import fingerprint
 from oxide.compiler.ir.llvm import host_target
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide_kernels import matvec_naive, sgemm_2d, sgemm_naive
 from tests.compiler.assembler import PTXAS, needs_ptxas
 from tests.source_lines import line_of

@@ -40,14 +40,14 @@ COPIED = (
 TESTS = [
     "tests/runtime/operations/test_operations.py", "tests/runtime/operations/test_graphs.py",
     "tests/runtime/awaiting/test_awaiting.py", "tests/runtime/launching/test_binding.py",
-    "tests/runtime/launching/test_launch.py", "tests/runtime/device/test_marks.py",
-    "tests/runtime/device/test_ordering.py",
-    "tests/runtime/device/test_dropped_boxes.py", "tests/runtime/test_dropping.py", "tests/driver/cuda/test_call.py",
+    "tests/runtime/launching/test_launch.py", "tests/runtime/ordering/test_marks.py",
+    "tests/runtime/ordering/test_ordering.py",
+    "tests/runtime/memory/test_dropped_boxes.py", "tests/runtime/test_dropping.py", "tests/driver/cuda/test_call.py",
 ]  # fmt: skip
 FEW = [
     "tests/runtime/operations/test_operations.py",
     "tests/runtime/launching/test_binding.py",
-    "tests/runtime/device/test_marks.py",
+    "tests/runtime/ordering/test_marks.py",
 ]
 
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -fno-omit-frame-pointer"

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide import DisjointSlice, core, f32, h2d, kernel, thread
-from oxide.locks import RUNTIME_LOCK
+from oxide import DisjointSlice, f32, h2d, kernel, thread
+from oxide.host import core
+from oxide.host.locks import RUNTIME_LOCK
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -127,8 +128,8 @@ def reals() -> dict[str, Callable[[], Any]]:
     def pool() -> Any:
         return PinnedPool(stream._timeline.driver)
 
-    from oxide.runtime.host_memory.pinned import PinnedPool
     from oxide.runtime.loop.turns import Turn
+    from oxide.runtime.memory.pinned import PinnedPool
     from oxide.runtime.submission.host_copies import HostCopies
     from oxide.runtime.submission.submission import ExecutionContext
     from oxide.runtime.submission.walk import Walk

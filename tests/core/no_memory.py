@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide import OrderingError, core, h2d, zeros
-from oxide.locks import DRIVER_LOCK, RUNTIME_LOCK
+from oxide import OrderingError, h2d, zeros
+from oxide.host import core
+from oxide.host.locks import DRIVER_LOCK, RUNTIME_LOCK
 from oxide.testing import step_driver, use_driver
 from tests.core.scenarios import bump
 

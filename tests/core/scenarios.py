@@ -15,8 +15,9 @@ import numpy as np
 import trio
 
 import oxide
-from oxide import DisjointSlice, DriverError, OxideError, Slice, core, d2h, f32, h2d, kernel, thread, zeros
+from oxide import DisjointSlice, DriverError, OxideError, Slice, d2h, f32, h2d, kernel, thread, zeros
 from oxide.driver.cpu import CpuDriver
+from oxide.host import core
 from oxide.testing import FailingDriver, use_driver
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import oxide
-from oxide import core
-from oxide.core import FORM
+from oxide.host import core
+from oxide.host.core import FORM
 from tests.core import misuse, no_memory
 from tests.core.scenarios import bump, new_box
 

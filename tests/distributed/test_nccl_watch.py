@@ -20,7 +20,7 @@ from oxide.distributed.calls import Call
 from oxide.distributed.peers import Channel, Peers
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import CollectiveError
-from oxide.runtime.device.fault_records import HostReport
+from oxide.runtime.devices.fault_records import HostReport
 from oxide.testing import use_driver
 
 

@@ -145,7 +145,7 @@ def test_the_nth_call_of_any_kind_fails(recording: RecordingDriver) -> None:
 
 
 def test_the_runtime_uses_the_driver_inside_the_with_and_goes_back_after_it(recording: RecordingDriver) -> None:
-    from oxide.runtime.device import runtime as context
+    from oxide.runtime.devices import runtime as context
 
     with use_driver(CpuDriver()) as outer:
         with use_driver(recording, default_device=1) as driver:

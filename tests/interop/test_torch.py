@@ -44,7 +44,7 @@ from oxide.driver.cpu import CpuDriver  # noqa: E402
 from oxide.interop import torch as torch_definitions  # noqa: E402
 from oxide.interop import torch_runs  # noqa: E402
 from oxide.interop.torch_launches import repeated  # noqa: E402
-from oxide.runtime.device.fault_records import StandingReport  # noqa: E402
+from oxide.runtime.devices.fault_records import StandingReport  # noqa: E402
 from oxide.runtime.submission.lending import Lender  # noqa: E402
 from oxide.testing import FailingDriver, use_driver  # noqa: E402
 from tests.interop.torch_operators import multiply, reaches_too_far, scale, scaled_twice  # noqa: E402

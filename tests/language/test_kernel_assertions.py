@@ -26,7 +26,7 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.compiler.fingerprint import fingerprint
+from oxide.compiler.cache.fingerprint import fingerprint
 from tests.compiler.native_runner import fault_of, run_blocks
 from tests.language import asserting_kernels
 from tests.language.asserting_kernels import calls, checked, computed, positive, square_roots, summed

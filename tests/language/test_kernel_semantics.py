@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, Slice, bool_, device, f32, f64, i8, i32, i64, kernel, thread, u8, u32, u64
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run, run_blocks
 
 SIZES = (0, 1, 31, 33, 1000003)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, i8, i32, i64, kernel, thread, u8, u32, u64
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import run_blocks
 
 MOST = 4

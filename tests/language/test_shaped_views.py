@@ -28,7 +28,7 @@ from oxide import (
     zeros,
     zip_exact,
 )
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import BoundsError, CompileError, KernelAssertionError
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.compiler.bounds.test_loop_ptx import hot_loop, operations

@@ -29,7 +29,7 @@ from oxide import (
     u32,
     zeros,
 )
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import ArgumentError, BoundsError, CompileError, LaunchError
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.compiler.bounds.test_loop_ptx import hot_loop

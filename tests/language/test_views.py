@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.views_kernels import sgemm_views
 from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, thread, u32, zip_exact
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import BoundsError, CompileError, KernelAssertionError
 from oxide_kernels import sgemm_naive
 from tests.choosing import examples

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run_blocks
 from tests.language.wraparound import Case, cases, counted, narrow, nested, running, stepped, unsigned
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxide import DisjointSlice, Slice, i32, i64, kernel, thread, u32, u64
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.bounds.loop_interpreter import Interpreter
 
 

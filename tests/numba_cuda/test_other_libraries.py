@@ -12,7 +12,7 @@ import pytest
 import oxide
 from oxide import numba_cuda as cuda
 from oxide.testing import step_driver, use_driver
-from tests.runtime.operations.capsules import Exporter
+from tests.interop.capsules import Exporter
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("OXIDE_DEVICE") == "cuda", reason="arrays in host memory are used in place by the CPU device"

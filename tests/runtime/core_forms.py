@@ -31,7 +31,6 @@ from oxide import (
     LaunchConfig,
     Slice,
     bool_,
-    core,
     d2h,
     dup,
     f32,
@@ -55,10 +54,11 @@ from oxide import (
     zeros,
 )
 from oxide.errors import OutOfMemoryError
+from oxide.host import core
 from oxide.runtime.awaiting import future
-from oxide.runtime.device import reclaim
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.loop import turns
+from oxide.runtime.memory import reclaim
 from oxide.testing import Call, FailingDriver, RecordingDriver, step_driver, use_driver
 
 STEPS = 24

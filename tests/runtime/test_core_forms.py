@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 import pytest
 
-from oxide import core
+from oxide.host import core
 
 FIRST = int(os.environ.get("OXIDE_CORE_FIRST", "1"))
 PROGRAMS = int(os.environ.get("OXIDE_CORE_PROGRAMS", "24"))

@@ -18,14 +18,15 @@ import pytest
 
 import oxide
 from oxide import Arc, DisjointSlice, d2h, f32, from_dlpack, h2d, kernel, pinned_empty, thread, value, zeros
-from oxide.core import FORM
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu import driver as cpu
 from oxide.driver.cpu import workers as cpu_workers
 from oxide.driver.cpu.streams import BlockRange
+from oxide.host.core import FORM
+from oxide.interop import dlpack
 from oxide.runtime.awaiting import unrun
-from oxide.runtime.device import dlpack, reclaim
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.memory import reclaim
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import MODES, interrupt_child, interrupts_at_checks, needs_calls
@@ -229,8 +230,9 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
         pytest.skip("NumPy's calls of the twin's functions, which are ctypes', lose an interrupt")
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    from oxide.runtime.device import address_ranges, fault_records, interop, memory
-    from oxide.runtime.host_memory import pinned
+    from oxide.interop import sharing as interop
+    from oxide.runtime.devices import fault_records
+    from oxide.runtime.memory import address_ranges, memory, pinned
     from oxide.runtime.operations import graph
     from oxide.runtime.submission import capture, submission
 

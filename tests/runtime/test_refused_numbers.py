@@ -39,9 +39,9 @@ from oxide import (
     u8,
     zeros,
 )
-from oxide.environment import whole_number
-from oxide.messages import written
-from oxide.runtime.device.runtime import current_runtime
+from oxide.host.environment import whole_number
+from oxide.host.messages import written
+from oxide.runtime.devices.runtime import current_runtime
 
 LONG = 10**5000  # 16610 bits, 5001 digits, which Python does not write
 

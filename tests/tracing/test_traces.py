@@ -22,7 +22,7 @@ import oxide
 from oxide import BoundsError, StreamPoolRoundRobin, TraceError, d2h, h2d
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.sanitizing import Tracking
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.tracepoints import points
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.tracing.counting import seen, written

@@ -26,12 +26,12 @@ from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import NumberType
 from oxide.compiler.source.source import EMPTY, closure_values, column_of, located, parse_definition
 from oxide.errors import CompileError
+from oxide.host.messages import written
 from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
 from oxide.language.views import zip_exact
-from oxide.messages import written
 
 from . import advice
 from .assignment import unassigned_read

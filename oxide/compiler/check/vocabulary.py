@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.host.messages import written
 from oxide.language import (  # noqa: F401 - each declares its functions
     atomic,
     debug,
@@ -27,7 +28,6 @@ from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView
-from oxide.messages import written
 
 from . import advice, complex_functions, numpy_functions
 
@@ -116,7 +116,7 @@ def _problem_with_array(array: np.ndarray[Any, Any]) -> str | None:
     if array.nbytes > _CONSTANT_BYTES:
         return f"has {array.nbytes} bytes, and a constant array at most {_CONSTANT_BYTES}: pass it as a Slice"
     if type(array) is not np.ndarray:
-        from oxide.host_arrays import masked  # imported here: few programs have a masked array
+        from oxide.host.host_arrays import masked  # imported here: few programs have a masked array
 
         if (found := masked(array)) is not None:
             return (

@@ -69,10 +69,10 @@ from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.compiler.source.widening import Widening
-from oxide.environment import full_traceback
 from oxide.errors import OxideError
+from oxide.host.environment import full_traceback
+from oxide.host.weak_table import WeakTable
 from oxide.language.types import bool_
-from oxide.weak_table import WeakTable
 
 from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics

@@ -10,7 +10,7 @@ from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
 from oxide.driver.base import Target
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 
 def host_target() -> Target:

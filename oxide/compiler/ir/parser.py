@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import final
 
 from .module import Function, Module
-from .text import quoted, split_list, unquoted
+from .spelling import quoted, split_list, unquoted
 from .values import (
     BINARY,
     CASTS,

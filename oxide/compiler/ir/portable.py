@@ -43,7 +43,7 @@ from .module import Function, Module
 from .parser import parse
 from .primitives import SharedMemory, place_shared_memory, reaches_cluster
 from .recognise import PLACE
-from .text import quoted
+from .spelling import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .module import Module
-from .text import unescaped
+from .spelling import unescaped
 from .values import Binary, Call, Instruction, Select, Value
 
 INVERSE = {

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import final
 
-from .text import alignment, spaced, unquoted
+from .spelling import alignment, spaced, unquoted
 
 BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
     "fadd", "fsub", "fmul", "fdiv", "frem",

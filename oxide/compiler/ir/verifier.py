@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterable
 from typing import NoReturn, TypeAlias, final
 
 from oxide.compiler.primitives.effects import KNOWN
-from oxide.environment import word
+from oxide.host.environment import word
 
 from .control_flow import ControlFlow, postorder
 from .module import Function, Module
 from .parser import member_type
 from .recognise import called, conditions_of, is_bounds_check
-from .text import split_list
+from .spelling import split_list
 from .values import (
     Argument,
     Atomic,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oxide.errors import CompileError
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 _FILE = Path("nvvm", "libdevice", "libdevice.10.bc")
 _WHEELS = (Path("nvidia", "cu13"), Path("nvidia", "cuda_nvcc"))

@@ -16,7 +16,7 @@ from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
-from oxide.compiler.ir.text import identifier
+from oxide.compiler.ir.spelling import identifier
 from oxide.compiler.ir.values import Constant, Value
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target, capability_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide.compiler.ir.text import split_list
+from oxide.compiler.ir.spelling import split_list
 
 _SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 

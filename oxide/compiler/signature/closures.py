@@ -27,10 +27,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide import disk
 from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
 from oxide.errors import ArgumentError, place_name
+from oxide.host import disk
 from oxide.language import atomic, thread
 from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, final
 import numpy as np
 
 from oxide.errors import ArgumentError
+from oxide.host.messages import is_long, written
 from oxide.language import shaped, types
 from oxide.language.atomic import AtomicSlice
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import SCALARS, ScalarType
-from oxide.messages import is_long, written
 
 from .untyped_arguments import ArgumentType, identity
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from oxide.compiler.source.source import at_parameter
 from oxide.errors import ArgumentError, CompileError
+from oxide.host.messages import written
 from oxide.language.types import SCALAR_NAMES, ScalarType
-from oxide.messages import written
 
 from .signature import Parameter, leaves
 

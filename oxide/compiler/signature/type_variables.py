@@ -16,9 +16,9 @@ from typing import Any, final
 import numpy as np
 
 from oxide.errors import ArgumentError
+from oxide.host.messages import written
 from oxide.language.arrays import ArrayAnnotation
 from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
-from oxide.messages import written
 
 from .annotations import Declared
 from .closures import lift

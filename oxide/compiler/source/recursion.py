@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 ROOM = 10_000
 """The recursion limit, in calls. It is enough for a kernel with some thousand branches."""

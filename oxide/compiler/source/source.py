@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from oxide.errors import CompileError, place_name
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 from .text import codes_in, compiling, keep_text, line_in, lines_in, lines_of, text_of, why_missing
 

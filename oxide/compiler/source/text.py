@@ -24,7 +24,7 @@ from tokenize import TokenError
 from types import CodeType
 from typing import Any
 
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 _kept: WeakTable[Callable[..., Any], list[str]] = WeakTable()
 """The lines of the files of decorated functions. The functions of one file share one list."""

@@ -15,7 +15,7 @@ from oxide.compiler.ir.half import literal
 from oxide.language.narrow import rounded as rounded_number
 from oxide.language.types import ScalarType
 
-from .numbers import F32
+from .number_types import F32
 
 __all__ = ["Emitter", "apply", "cast", "constant", "stored", "widened"]
 

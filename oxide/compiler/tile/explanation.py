@@ -11,7 +11,7 @@ from .frontend import Program
 from .ir import EFFECTS, Cell, Node
 from .layouts import Plan, nodes_of
 from .producers import PRODUCER_THREADS
-from .source import TileSource
+from .tile_source import TileSource
 
 __all__ = ["explained"]
 

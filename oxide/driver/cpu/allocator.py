@@ -20,11 +20,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import final
 
-from oxide.core import Dropping
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.sanitizing import Tracking
 from oxide.errors import OutOfMemoryError
-from oxide.locks import DRIVER_LOCK
+from oxide.host.core import Dropping
+from oxide.host.locks import DRIVER_LOCK
 
 ALIGNMENT = 256
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
-from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
@@ -25,9 +24,10 @@ from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
 from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
 from oxide.driver.tools import gdb_is_served, perf_map_is_wanted
-from oxide.environment import is_installed
-from oxide.locks import new_lock, unheld
-from oxide.uninterrupted import uninterrupted
+from oxide.host import disk
+from oxide.host.environment import is_installed
+from oxide.host.locks import new_lock, unheld
+from oxide.host.uninterrupted import uninterrupted
 
 _llvm_lock = new_lock()
 

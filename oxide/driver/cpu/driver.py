@@ -20,7 +20,6 @@ from functools import partial
 from time import sleep
 from typing import final
 
-from oxide.core import Dropping, call_soon
 from oxide.driver.base import (
     MAX_BLOCK,
     MAX_GRID,
@@ -66,8 +65,9 @@ from oxide.driver.cpu.submission_checks import (
 )
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
-from oxide.environment import whole_number
 from oxide.errors import DeviceError
+from oxide.host.core import Dropping, call_soon
+from oxide.host.environment import whole_number
 
 _LOOKS = 16
 """A polling thread releases the GIL once in this many queries that find work unfinished. A single wait makes fewer

@@ -9,7 +9,7 @@ from typing import Any
 
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import Task
-from oxide.locks import driver_threads
+from oxide.host.locks import driver_threads
 
 
 def python_call(function: Callable[[], None]) -> Task:

@@ -14,7 +14,7 @@ import warnings
 from typing import Any
 
 from oxide.driver.object import MappedFunction, MappedObject
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 __all__ = ["announce"]
 

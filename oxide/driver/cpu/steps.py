@@ -39,7 +39,7 @@ from oxide.driver.cpu.streams import (
     pass_point,
 )
 from oxide.errors import DeviceLostError
-from oxide.locks import DRIVER_LOCK
+from oxide.host.locks import DRIVER_LOCK
 
 _MOST_RANGES = 4096
 """The most ranges that a kernel's blocks are divided into: shuffling and calling more of them takes too long."""

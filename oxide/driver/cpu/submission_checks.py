@@ -12,7 +12,7 @@ from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph
 from oxide.driver.cpu.streams import CpuEvent, CpuStream
 from oxide.errors import DeviceError
-from oxide.messages import written
+from oxide.host.messages import written
 
 _MAX_SHARED_BYTES = 2**31 - 1
 _MOST = 4096  # devices or threads: more are a typo

@@ -77,7 +77,7 @@ from oxide.driver.cpu.streams import (
     is_dropped,
     pass_point,
 )
-from oxide.locks import DRIVER_LOCK, driver_threads, held_error, refuse_inside
+from oxide.host.locks import DRIVER_LOCK, driver_threads, held_error, refuse_inside
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
 """A job for a worker: a stream, and the stream's kernel to join. Without a kernel, the worker runs everything that the

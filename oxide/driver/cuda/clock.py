@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.driver.base import Clock, Span, StreamHandle
 from oxide.driver.event_clock import EventClock
 from oxide.errors import DeviceError
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 if TYPE_CHECKING:
     from oxide.driver.base import Driver

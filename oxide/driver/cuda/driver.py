@@ -32,7 +32,6 @@ from typing import final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.core import Calls, launch
 from oxide.driver.base import (
     Clock,
     Code,
@@ -76,7 +75,8 @@ from oxide.driver.cuda.ptx_modules import CudaFunction, load_function, unload, w
 from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket
 from oxide.driver.cuda.target import ptx_target
 from oxide.errors import DeviceError, OutOfMemoryError
-from oxide.locks import new_lock, unheld
+from oxide.host.core import Calls, launch
+from oxide.host.locks import new_lock, unheld
 
 __all__ = ["CudaDriver", "available", "unavailable_reason"]
 

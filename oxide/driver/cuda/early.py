@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from oxide.driver.cuda import probe
-from oxide.uninterrupted import import_whole
+from oxide.host.uninterrupted import import_whole
 
 
 def start_early(device: int) -> threading.Thread | None:

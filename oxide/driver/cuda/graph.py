@@ -11,10 +11,10 @@ from typing import Any, final
 
 from cuda.bindings import driver
 
-from oxide.core import Handle
 from oxide.driver.cuda.errors import check
 from oxide.driver.cuda.handles import CudaStream
 from oxide.errors import DeviceError
+from oxide.host.core import Handle
 
 
 @final

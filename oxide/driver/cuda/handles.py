@@ -8,12 +8,12 @@ from typing import Any, final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.core import Handle
 from oxide.driver.base import StreamPriority
 from oxide.driver.cuda.blocks import SpareBlocks
 from oxide.driver.cuda.errors import check, raise_core_failure
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT
 from oxide.driver.cuda.ptx_modules import CudaFunction, load_functions
+from oxide.host.core import Handle
 
 
 @final

@@ -16,7 +16,7 @@ from typing import Any, final
 from cuda.bindings import driver
 
 from oxide.driver.cuda.errors import check
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 LARGE_BYTES = 2 << 20
 """The least size in bytes of registered memory. Smaller memory comes from ``cuMemHostAlloc``: kernels may write to such

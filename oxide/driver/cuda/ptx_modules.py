@@ -19,7 +19,6 @@ from typing import Any, final
 from cuda import core
 from cuda.bindings import driver
 
-from oxide.core import Dropping, Function
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative_launch import CooperativeLimit
 from oxide.driver.cuda.dependent import DependentLaunch
@@ -28,6 +27,7 @@ from oxide.driver.cuda.persistent import PersistentBlocks
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.driver.ptx_parameters import declarations, parameter_layout
 from oxide.errors import DriverError
+from oxide.host.core import Dropping, Function
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
 _OTHER_DEVICES = (driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, _INVALID_IMAGE)

@@ -23,11 +23,11 @@ import numpy as np
 
 import oxide
 from oxide.driver.sanitizing import Tracking
-from oxide.interop.numba_cuda import arrays
+from oxide.interop.numba_cuda import device_arrays as arrays
 from oxide.interop.numba_cuda.host_memory import MappedNDArray
 from oxide.interop.numba_cuda.streams import raise_errors
-from oxide.runtime.device.interop import on_interface
-from oxide.runtime.device.memory import DeviceBox
+from oxide.interop.sharing import on_interface
+from oxide.runtime.memory.memory import DeviceBox
 
 
 class ArgHint:
@@ -132,7 +132,7 @@ class HostArguments:
         if kept is None or kept.array is None or kept.array() is not given or not kept.fits(plain, self._device):
             kept = Kept(plain, self._stream)
             if not again:
-                forget = partial(_kept.pop, id(given))  # in C: see ``weak_table.py``
+                forget = partial(_kept.pop, id(given))  # in C: see ``host/weak_table.py``
                 kept.array = weakref.ref(given, forget)
                 _kept[id(given)] = kept
         self._copy(plain, kept, copies_in, copies_out and flags.writeable)

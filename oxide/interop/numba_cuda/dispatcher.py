@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import oxide
-from oxide.compiler.specialization import Specialization
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import DeviceError, LaunchError
+from oxide.host.locks import new_lock, unheld
+from oxide.host.messages import written
 from oxide.interop.numba_cuda.arguments import NUMBERS, HostArguments
-from oxide.interop.numba_cuda.arrays import DeviceNDArray
+from oxide.interop.numba_cuda.device_arrays import DeviceNDArray
 from oxide.interop.numba_cuda.devices import get_current_device
 from oxide.interop.numba_cuda.overloads import Overload
 from oxide.interop.numba_cuda.streams import Stream, resolved
-from oxide.locks import new_lock, unheld
-from oxide.messages import written
 
 _OPTIONS = {
     "device", "inline", "forceinline", "lineinfo", "fastmath", "max_registers", "extensions", "boundscheck", "fma",

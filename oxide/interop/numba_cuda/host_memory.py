@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda.arrays import Interface, _plain_shape, _retyped, steps_of, strides_like
-from oxide.runtime.device.memory import BoxArgument, DeviceBox
-from oxide.runtime.device.strides import span
+from oxide.interop.numba_cuda.device_arrays import Interface, _plain_shape, _retyped, steps_of, strides_like
+from oxide.runtime.memory.memory import BoxArgument, DeviceBox
+from oxide.runtime.memory.strides import span
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 _lock = new_lock()
 _replaced: list[tuple[Any, str, Any]] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from oxide.compiler.specialization import Specialization
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.driver.base import KernelResources
 from oxide.interop.numba_cuda import current_device
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
+from oxide.host.locks import new_lock
 from oxide.interop.numba_cuda import current_device
-from oxide.locks import new_lock
 
 
 class Stream:

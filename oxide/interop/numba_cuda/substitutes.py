@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from oxide.interop.numba_cuda import arrays, current_device, devices
+from oxide.interop.numba_cuda import current_device, devices
+from oxide.interop.numba_cuda import device_arrays as arrays
 from oxide.interop.numba_cuda.unserved import unserved
 
 

@@ -1,7 +1,7 @@
 """Completion: how an awaiting task learns, without a thread that waits, that the device has done its work.
 
 There are two ways, and the default mode uses both. *Polling*: the task queries its mark (a point in the work of a
-stream, ``device/timeline.py``), lets other tasks run, and queries the mark again. For short work this is the fastest
+stream, ``ordering/timeline.py``), lets other tasks run, and queries the mark again. For short work this is the fastest
 way (12 µs from launch to result under trio on an H100), but it keeps the loop busy. So after a budget of time, learned
 for each stream (``loop/pace.py``), the task is *parked*: a host callback writes to a file descriptor that the loop
 watches. The callback is on a separate stream, which waits for the mark. The wake-up takes 39 µs. The callback is
@@ -26,14 +26,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
-from oxide.core import NOTIFY
 from oxide.errors import DeviceError
-from oxide.runtime.device.reclaim import StreamOrder
-from oxide.runtime.device.runtime import Runtime
-from oxide.runtime.device.timeline import Mark, Timeline
+from oxide.host.core import NOTIFY
+from oxide.runtime.devices.runtime import Runtime
 from oxide.runtime.loop.alarm import Alarm
 from oxide.runtime.loop.event_loops import EventLoop, Sleeper
 from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.memory.reclaim import StreamOrder
+from oxide.runtime.ordering.timeline import Mark, Timeline
 from oxide.runtime.submission.once import Once
 
 LOOK_SECONDS = 0.25

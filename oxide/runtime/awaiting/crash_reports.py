@@ -4,18 +4,18 @@ A kernel without bounds checks may access memory that is not the process's. On t
 process. Before that, a signal handler looks up the kernel whose code was running, and prints the kernel's name and how
 to find the access. Then the signal's previous action runs: the handler of Python's ``faulthandler``, for example, or
 the system's action. ``OXIDE_CRASH_REPORT=0`` turns crash reports off. They exist on Linux, for x86-64 and AArch64, and
-need the extension (``core.py``).
+need the extension (``host/core.py``).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from oxide.compiler.specialization import Specialization
-from oxide.core import watch_kernel
-from oxide.environment import word
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import place_name
-from oxide.locks import new_lock, unheld
+from oxide.host.core import watch_kernel
+from oxide.host.environment import word
+from oxide.host.locks import new_lock, unheld
 
 _lock: Final = new_lock()
 

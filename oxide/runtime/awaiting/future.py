@@ -12,22 +12,22 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
-from oxide import core
-from oxide.core import submit
 from oxide.errors import OperationCancelledError
+from oxide.host import core
+from oxide.host.core import submit
 from oxide.runtime.awaiting.completion import reactor_of, spin, wait_any, wait_on
 from oxide.runtime.awaiting.loading import load_beside, may_load
-from oxide.runtime.device.dead_work import Run
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.turns import SHARE_SECONDS, Turn, current_turn
+from oxide.runtime.ordering.dead_work import Run
 from oxide.runtime.submission.once import StillRunning
 from oxide.runtime.submission.stops import Beside, HostData, Stop
 from oxide.runtime.submission.submission import Submission
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.stream import Stream
-    from oxide.runtime.device.timeline import Mark
+    from oxide.runtime.ordering.stream import Stream
+    from oxide.runtime.ordering.timeline import Mark
     from oxide.runtime.submission.submission import Paused
     from oxide.runtime.submission.walk import Submittable
 
@@ -268,7 +268,7 @@ class DeviceFuture(core.DeviceFuture, Generic[T]):
         return self._paused is not None
 
     def abandon(self) -> None:
-        """Hands everything that the work uses to the reclaimer's limbo (``device/reclaim.py``). Call it when no task
+        """Hands everything that the work uses to the reclaimer's limbo (``memory/reclaim.py``). Call it when no task
         waits for the work any more."""
         submission = self._submission
         if submission is not None:

@@ -10,7 +10,7 @@ that, a second and more. A launch that is built in a run, or with operations as 
 by such a stop, too (``launching/deferred.py``).
 
 The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
-an operation has the thread make the staging ring of the operation's device (``device/staging_ring.py``), unless a
+an operation has the thread make the staging ring of the operation's device (``memory/staging_ring.py``), unless a
 thread has made it before. The thread also generates the numbers that the host generates for operations
 (``operations/generated_numbers.py``), for all operations that were built and not yet run.
 """
@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from oxide.compiler.specialization import Specialization
-from oxide.environment import word
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import CompileError
-from oxide.locks import new_lock, unheld
-from oxide.messages import warn_caller
+from oxide.host.environment import word
+from oxide.host.locks import new_lock, unheld
+from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
 from oxide.runtime.loop.event_loops import blocked_loop_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from oxide.compiler.signature.signature import Closed
     from oxide.driver.base import Code, FunctionHandle
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.devices.runtime import Device
     from oxide.runtime.loop.event_loops import EventLoop
 
 

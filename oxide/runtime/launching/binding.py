@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide import core
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
 from oxide.errors import ArgumentError, LaunchError
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, sharing
+from oxide.host import core
 from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, sharing
 from oxide.runtime.operations.operation import DeviceOperation
 
 if TYPE_CHECKING:
-    from oxide.compiler.description import LaunchNeeds
+    from oxide.compiler.declaration.description import LaunchNeeds
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.compiler.signature.signature import Closed
-    from oxide.compiler.specialization import Specialization
     from oxide.runtime.launching.launch_config import LaunchConfig
 
 _ANY: Final = sys.maxsize

@@ -1,7 +1,7 @@
 """Builds kernels ahead of time: the work of ``oxide build``.
 
 Each kernel is compiled as for a launch, for each target that is asked for, and written with all that a launch needs to
-know (``compiler/prebuilt``). The kernel of strided copies, which the runtime compiles for itself, is written to the
+know (``compiler/cache``). The kernel of strided copies, which the runtime compiles for itself, is written to the
 same directory. So a program that loads the directory needs no compiler.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from oxide.compiler.built import described_code, described_entry, key_of
-from oxide.compiler.cache import Facts
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.prebuilt.manifest import write_directory
-from oxide.compiler.prebuilt.processors import BASELINES
+from oxide.compiler.cache.built import described_code, described_entry, key_of
+from oxide.compiler.cache.entries import Facts
+from oxide.compiler.cache.manifest import write_directory
+from oxide.compiler.cache.processors import BASELINES
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.ptx.ptx import target_of
 from oxide.compiler.signature.signature import Parameter, UntypedParameter
-from oxide.compiler.specialization import Specialization
 from oxide.driver import sanitizing
 from oxide.driver.base import Target
 from oxide.driver.cpu.code import host_target

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast, final, get_overloads, overload
 
-from oxide.compiler.kernel import Kernel
-from oxide.environment import drop_frames, without_frames
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import CompileError
+from oxide.host.environment import drop_frames, without_frames
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 

@@ -17,8 +17,8 @@ from oxide.runtime.submission.stops import Beside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oxide.compiler.specialization import Specialization
-    from oxide.runtime.device.runtime import Device
+    from oxide.compiler.kernel.specialization import Specialization
+    from oxide.runtime.devices.runtime import Device
     from oxide.runtime.submission.walk import Frame
 
 

@@ -16,20 +16,20 @@ import numpy as np
 
 from oxide.compiler.interpreter.run import InterpretedKernel
 from oxide.compiler.interpreter.threads import Fault, TooLong
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.source.faults import RECORD, FaultSite
 from oxide.driver.base import MAX_THREADS_PER_BLOCK
-from oxide.environment import whole_number
 from oxide.errors import LaunchError
+from oxide.host.environment import whole_number
 from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.host_memory.pinned import PinnedBlock
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.pinned import PinnedBlock
 from oxide.runtime.submission.capture import InterpretedInGraphError
 
 if TYPE_CHECKING:
-    from oxide.compiler.specialization import Specialization
-    from oxide.runtime.device.runtime import Device
+    from oxide.compiler.kernel.specialization import Specialization
+    from oxide.runtime.devices.runtime import Device
     from oxide.runtime.launching.launch_config import LaunchConfig
     from oxide.runtime.submission.submission import ExecutionContext
 

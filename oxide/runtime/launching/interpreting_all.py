@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.specialization import NotTyped
-from oxide.environment import word
-from oxide.runtime.device.runtime import current_runtime
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import NotTyped
+from oxide.host.environment import word
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.launching.deferred import DeferredLaunch
 from oxide.runtime.launching.launch import ConfiguredKernel, KernelLaunch, KernelLaunches
 

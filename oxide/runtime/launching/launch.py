@@ -12,21 +12,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
-from oxide import core
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.signature import NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import arrays_in
-from oxide.compiler.specialization import Specialization
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
-from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
-from oxide.locks import is_interrupt
-from oxide.messages import warn_caller, written
+from oxide.host import core
+from oxide.host.environment import drop_frames
+from oxide.host.locks import is_interrupt
+from oxide.host.messages import warn_caller, written
 from oxide.runtime.awaiting.loading import CompilesLater, announce, compiled_beside, loaded_function, ready_function
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, require_device
-from oxide.runtime.device.runtime import Device, current_runtime
+from oxide.runtime.devices.runtime import Device, current_runtime
 from oxide.runtime.launching.binding import Plan, held
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.launching.reach import reach, shape_of, width_of
@@ -35,6 +33,8 @@ from oxide.runtime.launching.specializing import is_typed_by_boxes, kinds, speci
 from oxide.runtime.launching.untyped import take_strides
 from oxide.runtime.loop.event_loops import blocked_loop_name
 from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, require_device
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled
 from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.submission import ExecutionContext

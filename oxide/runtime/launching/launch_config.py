@@ -7,10 +7,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from oxide import core
 from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
-from oxide.messages import written
+from oxide.host import core
+from oxide.host.messages import written
 
 
 @final

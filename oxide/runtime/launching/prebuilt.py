@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast, final
 
 import numpy as np
 
-from oxide.compiler.built import BuiltKernel, provide
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.prebuilt.manifest import read_manifest
+from oxide.compiler.cache.built import BuiltKernel, provide
+from oxide.compiler.cache.manifest import read_manifest
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.language import arrays, shaped, slices
 from oxide.language.types import SCALARS
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling

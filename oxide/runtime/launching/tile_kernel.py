@@ -15,41 +15,41 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.options import wants_lines
+from oxide.compiler.declaration.options import wants_lines
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.annotations import Names, default_values
 from oxide.compiler.signature.closures import exactly
 from oxide.compiler.source.source import located, parameter_line
 from oxide.compiler.source.text import keep_text
-from oxide.compiler.specialization import Specialization
-from oxide.compiler.tile import source
+from oxide.compiler.tile import tile_source as source
 from oxide.compiler.tile.frontend import TensorParameter
-from oxide.compiler.tile.numbers import DTYPES
-from oxide.compiler.tile.source import TileSource
+from oxide.compiler.tile.number_types import DTYPES
+from oxide.compiler.tile.tile_source import TileSource
 from oxide.driver.base import KernelResources
-from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
-from oxide.host_arrays import upload_of
+from oxide.host.environment import drop_frames, without_frames
+from oxide.host.host_arrays import upload_of
+from oxide.host.messages import written
 from oxide.language.tile import Annotation, Function
 from oxide.language.types import ScalarType
-from oxide.messages import written
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, Partition
-from oxide.runtime.device.partition import grid_of, parse_tile_shape
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.loop.event_loops import current_loop
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, Partition
+from oxide.runtime.memory.partition import grid_of, parse_tile_shape
 from oxide.runtime.operations.combinators import zip as both
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide.compiler.built import BuiltKernel
+    from oxide.compiler.cache.built import BuiltKernel
 
 __all__ = ["TileKernel", "kernel"]
 
@@ -108,7 +108,7 @@ class TileKernel:
 
     def _repr_html_(self) -> str:
         """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
-        from oxide.compiler.report import report
+        from oxide.compiler.kernel.report import report
 
         rows = [
             (name, f"{kind!r} = {self.defaults[name]!r}" if name in self.defaults else repr(kind))

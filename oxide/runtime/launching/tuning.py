@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide import disk
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.source.text import text_of
-from oxide.compiler.tile.numbers import DTYPES
+from oxide.compiler.tile.number_types import DTYPES
 from oxide.errors import ArgumentError, OxideError, cell_of
+from oxide.host import disk
+from oxide.host.messages import written
 from oxide.language.types import ScalarType
-from oxide.messages import written
 from oxide.runtime.awaiting.loading import loaded_function
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, Partition
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, Partition
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import d2h, h2d
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.signature import NumbaParameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import (
     ArgumentType,
@@ -16,10 +17,9 @@ from oxide.compiler.signature.untyped_arguments import (
     of_box,
     type_of,
 )
-from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import ClassVar, final
 
-from oxide.core import alarm
+from oxide.host.core import alarm
 
 
 @final

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.errors import NoEventLoopError
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 if TYPE_CHECKING:
     import asyncio

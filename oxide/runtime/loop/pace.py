@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from oxide.locks import RUNTIME_LOCK
+from oxide.host.locks import RUNTIME_LOCK
 
 SPIN_SECONDS: Final = 10e-6
 """The longest time that a wait spins. A stream's waits spin only while their mean is at most this time."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 import time
 from typing import Final, final
 
-from oxide import core
-from oxide.core import current_turn
+from oxide.host import core
+from oxide.host.core import current_turn
 
 __all__ = ["SHARE_SECONDS", "Turn", "current_turn"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.compiler.fusion import (
+from oxide.compiler.fusion.fusion import (
     NotFused,
     Stage,
     fused,
@@ -17,18 +17,18 @@ from oxide.compiler.fusion import (
     reason_apart,
     with_prologue,
 )
-from oxide.compiler.fusion import reason_against as kernels_reason
+from oxide.compiler.fusion.fusion import reason_against as kernels_reason
 from oxide.compiler.signature.signature import Parameter
 from oxide.runtime.awaiting.loading import ready_function
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.memory import number_of_elements
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.memory import number_of_elements
 from oxide.runtime.plan.nodes import Launched, Node, PlanNode
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import Dim3
-    from oxide.runtime.device.launch_places import LaunchPlace
+    from oxide.runtime.devices.launch_places import LaunchPlace
 
 _MOST_STAGES = 16
 """The most launches that become one. More would take long to compile and save little further memory traffic."""

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final, overload
 
 import numpy as np
 
-from oxide import core
-from oxide.messages import written
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.launch_places import add_note_once, described, part_note
-from oxide.runtime.device.timeline import Mark
+from oxide.host import core
+from oxide.host.messages import written
+from oxide.runtime.devices.launch_places import add_note_once, described, part_note
+from oxide.runtime.memory.arc import Arc
 from oxide.runtime.operations.operation import (
     Depiction,
     DeviceOperation,
@@ -22,6 +21,7 @@ from oxide.runtime.operations.operation import (
     done,
     value,
 )
+from oxide.runtime.ordering.timeline import Mark
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.host_copies import HostCopies
 from oxide.runtime.submission.nesting import TooDeep
@@ -34,7 +34,7 @@ from oxide.runtime.submission.walk import Frame, Submittable, Walk
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from oxide.runtime.device.fault_records import Report
+    from oxide.runtime.devices.fault_records import Report
 
 _DEEP = 16  # longer chains of shared operations are run one after the other, and not inside one another
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
-from oxide.core import new_box
 from oxide.errors import ArgumentError, GraphError
-from oxide.messages import warn_caller, written
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.launch_places import add_note_once, part_note
-from oxide.runtime.device.memory import DeviceBox, Partition, number_of_elements, require_device
+from oxide.host.core import new_box
+from oxide.host.messages import warn_caller, written
+from oxide.runtime.devices.launch_places import add_note_once, part_note
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.graph import AsGraph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box, describe
@@ -34,7 +34,7 @@ from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.device.allocation import Allocation
+    from oxide.runtime.memory.allocation import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
     Flag = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]

@@ -1,9 +1,9 @@
 """Fusion: merges recorded launches of elementwise kernels into launches of fused kernels.
 
 A launch joins a *chain* of earlier launches if it accesses one of their arrays, if its arrays have as many elements as
-theirs, and if the compiler can fuse its kernel with theirs (``oxide.compiler.fusion``). Nodes may change places where
-their data allows it, so the launches of a chain need not follow each other in the program. An array that is not needed
-after its chain is neither read nor written, and fills and copies that only prepare it are left out.
+theirs, and if the compiler can fuse its kernel with theirs (``oxide.compiler.fusion.fusion``). Nodes may change places
+where their data allows it, so the launches of a chain need not follow each other in the program. An array that is not
+needed after its chain is neither read nor written, and fills and copies that only prepare it are left out.
 
 Two kinds of launches join kernels that are not elementwise. A chain becomes the *prologue* of the one kernel that needs
 its results, and is computed where that kernel reads them. A launch becomes the *epilogue* of the kernel whose result it
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
-from oxide.compiler.fusion import BLOCK
+from oxide.compiler.fusion.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
-from oxide.messages import byte_count
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.launch_places import fused_place
+from oxide.host.messages import byte_count
+from oxide.runtime.devices.launch_places import fused_place
+from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.operations.chain import (
     ALIGNMENT,
     Chain,

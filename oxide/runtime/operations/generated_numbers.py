@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.core import new_box
+from oxide.host.core import new_box
+from oxide.host.messages import written
 from oxide.language.types import as_dtype, converted, f32, is_float
-from oxide.messages import written
 from oxide.runtime.awaiting.loading import HostNumbers, announce_numbers
-from oxide.runtime.device.memory import DeviceBox, parse_shape
+from oxide.runtime.memory.memory import DeviceBox, parse_shape
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import NewBox
 from oxide.runtime.submission import staging

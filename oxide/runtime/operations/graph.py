@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
 
-from oxide import core
-from oxide.core import PAGE_RECORDS, Dropping, submit_at_once
 from oxide.driver.base import GraphHandle, provided
 from oxide.errors import DeviceError, GraphError
-from oxide.locks import unheld
-from oxide.messages import written
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
-from oxide.runtime.device.memory import DeviceBox, Partition
-from oxide.runtime.device.runtime import Device
-from oxide.runtime.device.scheduling import require_stream
-from oxide.runtime.device.stream import Stream
+from oxide.host import core
+from oxide.host.core import PAGE_RECORDS, Dropping, submit_at_once
+from oxide.host.locks import unheld
+from oxide.host.messages import written
+from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
+from oxide.runtime.devices.runtime import Device
+from oxide.runtime.devices.scheduling import require_stream
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, Partition
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from oxide.pictures import Picture
-    from oxide.runtime.device.fault_records import Report
-    from oxide.runtime.device.timeline import Timeline
+    from oxide.runtime.devices.fault_records import Report
+    from oxide.runtime.ordering.timeline import Timeline
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
-from oxide.core import new_box
 from oxide.errors import DeviceError, GraphError
-from oxide.host_arrays import host_array
+from oxide.host.core import new_box
+from oxide.host.host_arrays import host_array
+from oxide.host.messages import dtype_name, written
 from oxide.language.types import f32
-from oxide.messages import dtype_name, written
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, parse_shape, require_runtime
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, parse_shape, require_runtime
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume
 from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe
 from oxide.runtime.submission.staging import upload
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.devices.runtime import Device
     from oxide.runtime.operations.transfers import DType, Shape
     from oxide.runtime.submission.submission import ExecutionContext
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, final
 
-from oxide.messages import written
-from oxide.runtime.device.runtime import Device
-from oxide.runtime.device.scheduling import placed_number, require_placement
+from oxide.host.messages import written
+from oxide.runtime.devices.runtime import Device
+from oxide.runtime.devices.scheduling import placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 

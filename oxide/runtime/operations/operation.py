@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 import numpy as np
 
-from oxide import core
-from oxide.core import run_blocking, run_through, submit_at_once
-from oxide.messages import warn_caller
+from oxide.host import core
+from oxide.host.core import run_blocking, run_through, submit_at_once
+from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting import unrun
 from oxide.runtime.awaiting.future import DeviceFuture
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.launch_places import described, origin, part_note
-from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
-from oxide.runtime.device.stream import Stream
+from oxide.runtime.devices.launch_places import described, origin, part_note
+from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.devices.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting
 from oxide.runtime.submission.walk import Frame, Submittable
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.pictures import Picture
-    from oxide.runtime.device.memory import Partition
-    from oxide.runtime.device.runtime import Device, Runtime, SchedulingPolicy
+    from oxide.runtime.devices.runtime import Device, Runtime, SchedulingPolicy
+    from oxide.runtime.memory.memory import Partition
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")

@@ -13,14 +13,14 @@ from typing import Any, Final, TypeVar, final
 
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
-from oxide.locks import is_interrupt
+from oxide.host.locks import is_interrupt
 from oxide.runtime.awaiting.loading import compiled_beside
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.scheduling import picked_stream, require_stream
-from oxide.runtime.device.stream import Stream
+from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.scheduling import picked_stream, require_stream
 from oxide.runtime.operations.fusing import Known, fuse
 from oxide.runtime.operations.graph import Recorded, discard
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, done
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
-from oxide.compiler.kernel import Kernel
-from oxide.compiler.specialization import Specialization
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import ArgumentError, GraphError
 from oxide.runtime.awaiting.loading import load_announced, loaded_function
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.runtime import Runtime, current_runtime
+from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.runtime import Runtime, current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.graph import rehearse
 from oxide.runtime.operations.operation import DeviceOperation

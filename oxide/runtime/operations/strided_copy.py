@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.thread import index_1d
 from oxide.language.types import i64, u8, u16, u32, u64
 from oxide.runtime.awaiting.loading import compiled_beside, note_compiled, note_compiling, ready_function
-from oxide.runtime.device.memory import DeviceBox, require_device
+from oxide.runtime.memory.memory import DeviceBox, require_device
 
 if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext

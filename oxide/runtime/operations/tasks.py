@@ -10,16 +10,16 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
-from oxide.core import Dropping, note_dropped
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
-from oxide.messages import written
+from oxide.host.core import Dropping, note_dropped
+from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.timeline import Mark, Timeline
+from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.ordering.timeline import Mark, Timeline
 
 if TYPE_CHECKING:
     from types import TracebackType

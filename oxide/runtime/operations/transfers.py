@@ -1,7 +1,7 @@
 """Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
-``host_memory/pinned.py`` has measurements.
+``memory/pinned.py`` has measurements.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
-from oxide import core
-from oxide.core import new_box
-from oxide.host_arrays import host_array
+from oxide.host import core
+from oxide.host.core import new_box
+from oxide.host.host_arrays import host_array
+from oxide.host.messages import byte_count, dtype_name, written
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
-from oxide.messages import byte_count, dtype_name, written
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import (
+from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import (
     DeviceBox,
     Partition,
     number_of_elements,
@@ -27,8 +28,7 @@ from oxide.runtime.device.memory import (
     require_number,
     require_runtime,
 )
-from oxide.runtime.device.runtime import current_runtime
-from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
+from oxide.runtime.memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.submission import staging

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from oxide.runtime.device.allocation import Allocation
+from oxide.runtime.memory.allocation import Allocation
 
 if TYPE_CHECKING:
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.device.launch_places import LaunchPlace
+    from oxide.runtime.devices.launch_places import LaunchPlace
 
 
 @final

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from oxide.messages import byte_count
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.timeline import Timeline
+from oxide.host.messages import byte_count
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.ordering.timeline import Timeline
 from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, predecessors
 
 _WORD = struct.Struct("@Q")

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES
 from oxide.errors import GraphError, LaunchError
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
-from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
-from oxide.runtime.device.launch_places import add_note_once, identity
+from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES
+from oxide.runtime.devices.launch_places import add_note_once, identity
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.ordering.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 from oxide.runtime.submission.stops import PlanEnds, Unknown
 
 if TYPE_CHECKING:
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import (
         ConditionalKind,
         Dim3,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
         Ranges,
         StreamHandle,
     )
-    from oxide.runtime.device.allocation import Known
-    from oxide.runtime.device.launch_places import LaunchPlace
-    from oxide.runtime.device.memory import DeviceBox
-    from oxide.runtime.device.stream import Stream
+    from oxide.runtime.devices.launch_places import LaunchPlace
+    from oxide.runtime.memory.allocation import Known
+    from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.ordering.stream import Stream
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from oxide.runtime.device.allocation import Allocation
-    from oxide.runtime.device.dead_work import Visible
-    from oxide.runtime.device.memory import DeviceBox
-    from oxide.runtime.device.runtime import Device, Runtime
-    from oxide.runtime.device.timeline import Timeline
+    from oxide.runtime.devices.runtime import Device, Runtime
+    from oxide.runtime.memory.allocation import Allocation
+    from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.ordering.dead_work import Visible
+    from oxide.runtime.ordering.timeline import Timeline
 
 
 class ContextState(Protocol):

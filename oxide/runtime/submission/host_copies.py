@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from oxide import core
+from oxide.host import core
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.timeline import Mark, Timeline
+    from oxide.runtime.ordering.timeline import Mark, Timeline
 
 
 @final

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
-from oxide.core import context_for, run_through
 from oxide.driver.base import provided
 from oxide.errors import GraphError
-from oxide.runtime.device.allocation import Allocation
+from oxide.host.core import context_for, run_through
+from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.submission.submission import Submission, give_up
 from oxide.runtime.submission.walk import Submittable
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.fault_records import StandingReport
-    from oxide.runtime.device.stream import Stream
-    from oxide.runtime.device.timeline import Timeline
+    from oxide.runtime.devices.fault_records import StandingReport
+    from oxide.runtime.ordering.stream import Stream
+    from oxide.runtime.ordering.timeline import Timeline
 
 T = TypeVar("T")
 

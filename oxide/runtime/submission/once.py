@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from oxide.locks import RUNTIME_LOCK
+from oxide.host.locks import RUNTIME_LOCK
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.stops import Stop
 

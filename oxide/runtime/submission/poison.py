@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.driver import sanitizing
-from oxide.runtime.device.arc import Arc
+from oxide.runtime.memory.arc import Arc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.stream import Stream
+    from oxide.runtime.ordering.stream import Stream
 
 _BYTES: Final = np.dtype(np.uint8)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from oxide.core import copy_host
 from oxide.driver.base import provided
 from oxide.errors import GraphError, OrderingError
-from oxide.host_arrays import refuse_masked
-from oxide.messages import byte_count, written
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, require_device, require_runtime
-from oxide.runtime.device.pointer import DevicePointer
-from oxide.runtime.host_memory.pinned import pinned_buffer_of
+from oxide.host.core import copy_host
+from oxide.host.host_arrays import refuse_masked
+from oxide.host.messages import byte_count, written
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, require_device, require_runtime
+from oxide.runtime.memory.pinned import pinned_buffer_of
+from oxide.runtime.memory.pointer import DevicePointer
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:

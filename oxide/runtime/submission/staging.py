@@ -17,7 +17,7 @@ copies its arrays when it is submitted, whatever their size (``ReadingAtSubmissi
 goes through page-locked slots, chunk by chunk, into an ordinary array.
 
 *If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
-copy uses the device's ring (``device/staging_ring.py``). Copies then wait for one another on the device, but none is
+copy uses the device's ring (``memory/staging_ring.py``). Copies then wait for one another on the device, but none is
 refused and none blocks a thread.
 """
 
@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide import core
-from oxide.core import copy_host, download_pinned, upload_small
-from oxide.locks import unheld
-from oxide.runtime.device import staging_ring
-from oxide.runtime.device.staging_ring import StagingSlot, Turns
-from oxide.runtime.host_memory.copy_pool import copy_pool
-from oxide.runtime.host_memory.moves import Moves, copy_now
-from oxide.runtime.host_memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
+from oxide.host import core
+from oxide.host.core import copy_host, download_pinned, upload_small
+from oxide.host.locks import unheld
+from oxide.runtime.memory import staging_ring
+from oxide.runtime.memory.copy_pool import copy_pool
+from oxide.runtime.memory.moves import Moves, copy_now
+from oxide.runtime.memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
+from oxide.runtime.memory.staging_ring import StagingSlot, Turns
 from oxide.runtime.submission.poison import is_wanted, poison
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.allocation import Allocation
-    from oxide.runtime.device.memory import DeviceBox
-    from oxide.runtime.device.timeline import Timeline
+    from oxide.runtime.memory.allocation import Allocation
+    from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.ordering.timeline import Timeline
     from oxide.runtime.submission.context_state import ContextState
 
 SMALL_BYTES = 256 << 10

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.runtime.loop.turns import current_turn
 
 if TYPE_CHECKING:
-    from oxide.runtime.device.timeline import Mark
+    from oxide.runtime.ordering.timeline import Mark
 
 
 class Stop(BaseException):

@@ -17,17 +17,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
-from oxide import core
-from oxide.core import Dropping
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
-from oxide.locks import RUNTIME_LOCK, is_interrupt
-from oxide.runtime.device.allocation import Allocation
-from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.capturing import current_capture, refuse_in_capture
-from oxide.runtime.device.dead_work import Run
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.memory import DeviceBox, require_device
-from oxide.runtime.device.stream import Stream
+from oxide.host import core
+from oxide.host.core import Dropping
+from oxide.host.locks import RUNTIME_LOCK, is_interrupt
+from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.memory.allocation import Allocation
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox, require_device
+from oxide.runtime.ordering.capturing import current_capture, refuse_in_capture
+from oxide.runtime.ordering.dead_work import Run
+from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.host_copies import HostCopies
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from oxide.compiler.specialization import Specialization
+    from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import Dim3, FunctionHandle
-    from oxide.runtime.device.dead_work import Visible
-    from oxide.runtime.device.fault_records import Report
-    from oxide.runtime.device.pointer import DevicePointer
-    from oxide.runtime.device.timeline import Mark, Timeline
+    from oxide.runtime.devices.fault_records import Report
+    from oxide.runtime.memory.pointer import DevicePointer
+    from oxide.runtime.ordering.dead_work import Visible
+    from oxide.runtime.ordering.timeline import Mark, Timeline
 
 T = TypeVar("T")
 

@@ -32,19 +32,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide import core
-from oxide.locks import is_interrupt
-from oxide.runtime.device.launch_places import add_note_once
-from oxide.runtime.device.scheduling import find_device, picked_stream
+from oxide.host import core
+from oxide.host.locks import is_interrupt
+from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.scheduling import find_device, picked_stream
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.stops import Dropped, Faulted, PlanEnds, Stop
 from oxide.runtime.tracepoints import TracedRun, points
 
 if TYPE_CHECKING:
-    from oxide.core import ExecutionContext
-    from oxide.runtime.device.runtime import Device
-    from oxide.runtime.device.timeline import Timeline
+    from oxide.host.core import ExecutionContext
+    from oxide.runtime.devices.runtime import Device
+    from oxide.runtime.ordering.timeline import Timeline
 
 Result = TypeVar("Result", covariant=True)
 T = TypeVar("T")

@@ -28,13 +28,13 @@ from typing import Any, Final, final
 from oxide import errors
 from oxide.driver.base import Clock, provided
 from oxide.errors import OxideError
-from oxide.locks import new_lock, unheld
-from oxide.runtime.device.runtime import Runtime, runtimes
+from oxide.host.locks import new_lock, unheld
+from oxide.runtime.devices.runtime import Runtime, runtimes
 from oxide.runtime.tracepoints import Built, TracedRun, points
 from oxide.tracing.events import Event, Sink
 from oxide.tracing.recording.notes import Note
 from oxide.tracing.recording.tracing_driver import TracingDriver
-from oxide.tracing.timeline import Builder
+from oxide.tracing.timed_events import Builder
 
 _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17

@@ -27,7 +27,7 @@ from oxide.tracing.recording.notes import Note, Notes
 
 if TYPE_CHECKING:
     from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
-    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.devices.runtime import Device
 
 
 @final

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from oxide import BoundsError, LaunchError, kernel
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.bounds.test_loop_checks import HEAD, build, compare
 from tests.compiler.native_runner import fault_of, run_blocks
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
 from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, u64, zip_exact
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import KernelAssertionError
 from tests.choosing import examples
 from tests.compiler.bounds.loop_interpreter import Interpreter, TooLong

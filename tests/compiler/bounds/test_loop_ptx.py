@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.bounds_kernels import horner, strided_squares, window_sums
 from oxide import DisjointSlice, Slice, f32, kernel, thread, u32
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide_kernels import matvec_naive, sgemm_naive
 
 LOOPS = [sgemm_naive, matvec_naive, strided_squares, window_sums, horner]

@@ -35,7 +35,7 @@ from oxide import (
     thread,
     zip_exact,
 )
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run_blocks
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oxide import OxideError
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.check.wrong_array_kernels import WRONG_ARRAYS
 from tests.compiler.check.wrong_kernels import WRONG
 

@@ -42,9 +42,9 @@ from oxide import (
 from oxide.compiler.cpu import object_code
 from oxide.compiler.cpu.positions import positions
 from oxide.compiler.ir.llvm import host_target
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.source.faults import RECORD, read_fault
-from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu.code import CpuFunction
 from oxide.errors import BoundsError, KernelAssertionError
 from tests.choosing import examples

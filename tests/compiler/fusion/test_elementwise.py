@@ -25,7 +25,7 @@ from oxide import (
     thread,
 )
 from oxide.compiler.elementwise.accesses import Elementwise, OwnAccess
-from oxide.compiler.fusion import Stage, fused, reason_against
+from oxide.compiler.fusion.fusion import Stage, fused, reason_against
 from oxide_kernels import axpy, gelu, map_, relu
 
 

@@ -41,7 +41,7 @@ from oxide import (
     u16,
     zeros,
 )
-from oxide.compiler.fusion import FusedKernel, Stage, fused
+from oxide.compiler.fusion.fusion import FusedKernel, Stage, fused
 from oxide_kernels import axpy, gelu, relu, sigmoid, silu
 
 T = TypeVar("T", f16, bf16, f32, f64)
@@ -394,7 +394,7 @@ import sys
 import numpy as np
 from kernels import scale
 from oxide import d2h, h2d, zeros
-from oxide.compiler.fusion import Stage, fused
+from oxide.compiler.fusion.fusion import Stage, fused
 special = scale.specialize()
 made = fused([Stage(special, (0, 1, 2)), Stage(special, (2, 3, 4))], {2})
 values = {0: h2d(np.ones(9, np.float32)).sync(), 1: 2.0, 3: 3.0, 4: zeros(9).sync()}

@@ -8,12 +8,12 @@ import pytest
 
 from examples.tiles import softmax
 from oxide import DisjointSlice, SharedArray, Slice, f32, i64, kernel, thread
-from oxide.compiler.cache import decoded, encoded
+from oxide.compiler.cache.entries import decoded, encoded
 from oxide.compiler.cpu.object_code import compile_native
-from oxide.compiler.fusion import Stage, fused
+from oxide.compiler.fusion.fusion import Stage, fused
 from oxide.compiler.ir.llvm import host_target
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.ptx.ptx import compile_ptx, target_of
-from oxide.compiler.specialization import Specialization
 from oxide_kernels import gelu, relu
 
 

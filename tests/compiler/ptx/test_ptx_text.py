@@ -7,7 +7,7 @@ import re
 import pytest
 
 from oxide import CompileError, DisjointSlice, Slice, f32, f64, i32, kernel, thread, u32
-from oxide.compiler.kernel import Kernel
+from oxide.compiler.kernel.kernel import Kernel
 from oxide.driver.base import Target
 from oxide_kernels import matvec_naive, sgemm_naive
 from tests.compiler.assembler import assembled, needs_ptxas

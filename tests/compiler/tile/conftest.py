@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from oxide.compiler.tile import source
+from oxide.compiler.tile import tile_source as source
 
 NAMES = {0: "cpu", 80: "ampere", 90: "hopper"}
 

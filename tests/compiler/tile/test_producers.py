@@ -11,9 +11,9 @@ import pytest
 import oxide
 from examples.tiles import gemm
 from oxide import bf16, d2h, f16, f32, h2d, i32, tile, zeros
-from oxide.compiler.tile import source
+from oxide.compiler.tile import tile_source as source
 from oxide.compiler.tile.lowering import engine_rings, producer
-from oxide.compiler.tile.lowering.core import Lowering
+from oxide.compiler.tile.lowering.state import Lowering
 
 from .test_tensor_cores import numbers, plan
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import oxide
 from oxide import DeviceBox, bool_, f16, f32, f64, h2d, i8, i16, i32, i64, u8, u16, u32
-from oxide.compiler.tile import source as tile_source
+from oxide.compiler.tile import tile_source as tile_source
 from oxide.compiler.tile.lowering import registers
 
 from . import reference

@@ -10,8 +10,8 @@ import pytest
 
 import oxide
 from oxide import f16, f32, h2d, i32, tile, zeros
-from oxide.compiler.tile import source
-from oxide.compiler.tile.lowering.core import Lowering
+from oxide.compiler.tile import tile_source as source
+from oxide.compiler.tile.lowering.state import Lowering
 
 from .test_tensor_cores import check, product
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from oxide import CompileError, bf16, d2h, f8e4m3, f16, f32, f64, h2d, i8, i32, i64, tile, u8, zeros
-from oxide.compiler.tile.source import TileSource
+from oxide.compiler.tile.tile_source import TileSource
 from tests.pairs import every_pair
 
 RNG = np.random.default_rng(3)

@@ -31,8 +31,8 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
-from oxide.messages import written
-from oxide.runtime.device.runtime import current_runtime
+from oxide.host.messages import written
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 from oxide_kernels import block_inclusive_sum
 

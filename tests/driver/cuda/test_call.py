@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oxide import core
+from oxide.host import core
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p

@@ -35,8 +35,8 @@ from oxide import (
     while_loop,
     zeros,
 )
-from oxide.compiler import specialization
-from oxide.compiler.specialization import Specialization
+from oxide.compiler.kernel import specialization
+from oxide.compiler.kernel.specialization import Specialization
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting import loading
 from oxide.runtime.operations.operation import BoxSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oxide.core import watch_kernel
+from oxide.host.core import watch_kernel
 
 pytestmark = pytest.mark.skipif(
     watch_kernel is None, reason="no handler: another kind of machine, or the core's twin in Python"
@@ -137,7 +137,7 @@ def test_a_crash_elsewhere_is_not_a_kernels(tmp_path: Path) -> None:
 def test_watching_many_kernels_takes_little_memory() -> None:
     program = """if True:
         import resource
-        from oxide.core import watch_kernel
+        from oxide.host.core import watch_kernel
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(4000):
             watch_kernel(number, number, b"x")

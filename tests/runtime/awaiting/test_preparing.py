@@ -15,7 +15,7 @@ import oxide
 from oxide import CompileError, DisjointSlice, Slice, d2h, f32, h2d, kernel, memcpy, prepare, thread, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting import loading
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.submission import staging
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import relu

@@ -28,8 +28,8 @@ from oxide import (
     planned,
     zeros,
 )
-from oxide.compiler import built as entries
-from oxide.compiler.prebuilt import processors
+from oxide.compiler.cache import built as entries
+from oxide.compiler.cache import processors
 from oxide.driver.base import Target
 from oxide.driver.cpu.processor import target_without_llvm
 from tests.runtime.launching import prebuilt_kernels as source

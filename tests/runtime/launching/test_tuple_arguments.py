@@ -40,7 +40,7 @@ from oxide import (
     value,
     zeros,
 )
-from oxide.compiler.fingerprint import fingerprint
+from oxide.compiler.cache.fingerprint import fingerprint
 
 
 class Size(NamedTuple):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from oxide.core import NOTIFY
+from oxide.host.core import NOTIFY
 from oxide.runtime.loop import alarm
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import oxide
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting import completion
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.loop.pace import POLL_SECONDS, SPIN_SECONDS, Pace
 from oxide.testing import RecordingDriver, step_driver, use_driver
 from tests.on_stream import On
@@ -271,7 +271,7 @@ def test_statistics_show_each_streams_learned_budget_and_the_pools() -> None:
 
 
 def test_counters_are_exact_when_several_threads_count() -> None:
-    from oxide.runtime.device.counters import Counter
+    from oxide.runtime.devices.counters import Counter
 
     counter = Counter()
     threads = [threading.Thread(target=lambda: [counter.add() for _ in range(10_000)]) for _ in range(4)]

@@ -21,7 +21,7 @@ import oxide
 from oxide import DeviceOperation, ExecutionContext, as_completed, gather, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.awaiting.completion import WAKE_AT_ONCE
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.loop.turns import SHARE_SECONDS, current_turn
 from oxide.testing import DelegatingDriver, RecordingDriver, step_driver, use_driver
 from tests.runtime.waiting import until

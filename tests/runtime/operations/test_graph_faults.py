@@ -32,7 +32,7 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.core import submit
+from oxide.host.core import submit
 from oxide.runtime.submission.submission import Submission
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, seeded_driver, step_driver, use_driver
 from tests.choosing import examples
@@ -236,7 +236,7 @@ def test_pages_are_used_again_and_clean_and_given_back_when_nothing_uses_them() 
 def test_a_page_that_the_driver_does_not_take_back_is_tried_again() -> None:
     failing = FailingDriver(step_driver())
     with use_driver(RecordingDriver(failing)) as driver:
-        pages = oxide.runtime.device.runtime.current_runtime().fault_pages
+        pages = oxide.runtime.devices.runtime.current_runtime().fault_pages
         page = pages.acquire()
         del page
         failing.fail("free_host", InjectedError(1, "CUDA_ERROR_INVALID_VALUE"))

@@ -37,7 +37,7 @@ from oxide import (
     with_context,
     zeros,
 )
-from oxide.core import submit
+from oxide.host.core import submit
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 NO_LAUNCH = frozenset({"allocate", "allocate_host", "create_stream", "create_event", "begin_capture", "end_capture"})

@@ -14,7 +14,7 @@ import trio
 
 import oxide
 from oxide import arange, gather, randn, value
-from oxide.messages import written
+from oxide.host.messages import written
 from oxide.runtime.operations import generated_numbers
 from oxide.runtime.submission import staging
 from tests.runtime.waiting import until

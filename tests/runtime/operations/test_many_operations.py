@@ -18,7 +18,7 @@ import trio.testing
 import oxide
 from oxide import DeviceOperation, ExecutionContext, h2d, value, with_context
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.testing import use_driver
 from tests.runtime.waiting import until
 

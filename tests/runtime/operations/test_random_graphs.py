@@ -38,8 +38,8 @@ from oxide import (
     value,
     with_context,
 )
-from oxide.runtime.device import staging_ring
-from oxide.runtime.device.allocation import Allocation
+from oxide.runtime.memory import staging_ring
+from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.submission import staging
 from oxide.testing import step_driver, use_driver
 from tests.choosing import examples
@@ -217,7 +217,7 @@ def differences(program: list[Instruction], seed: int, limit: int | None = None)
     """How many of the arrays that a program reads differ from what NumPy says; checks that nothing is left."""
     with use_driver(step_driver(DEVICES, seed=seed), completion="callback") as driver:
         if limit is not None:
-            oxide.runtime.device.runtime.current_runtime().pinned.limit = limit
+            oxide.runtime.devices.runtime.current_runtime().pinned.limit = limit
 
         async def main() -> int:
             machine = Machine(driver)

@@ -44,7 +44,7 @@ from oxide import (
     zeros,
 )
 from oxide.driver.cpu import CpuDriver
-from oxide.environment import whole_number
+from oxide.host.environment import whole_number
 from oxide.testing import seeded_driver, use_driver
 
 COUNT = whole_number("OXIDE_RANDOM_HOST_DATA", least=1) or 25

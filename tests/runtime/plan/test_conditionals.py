@@ -42,8 +42,8 @@ from oxide import (
     zeros,
 )
 from oxide.driver.cpu import CpuDriver
-from oxide.environment import word
-from oxide.runtime.device.runtime import current_runtime
+from oxide.host.environment import word
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.operations import conditional
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, seeded_driver, step_driver, use_driver
 

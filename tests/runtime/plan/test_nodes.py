@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxide import devices
-from oxide.runtime.device.allocation import Allocation
+from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.plan.nodes import Conditional, Node, dependencies, ends_of, parts
 from oxide.testing import step_driver, use_driver
 

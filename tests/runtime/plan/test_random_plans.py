@@ -37,7 +37,7 @@ from oxide import (
     while_loop,
     zeros,
 )
-from oxide.environment import whole_number
+from oxide.host.environment import whole_number
 from oxide.runtime.plan import nodes
 from oxide.runtime.submission import capture
 from oxide.testing import DelegatingDriver, step_driver, use_driver

@@ -14,8 +14,8 @@ import oxide
 from examples.async_mlp import pipeline, synthetic
 from oxide import DeviceOperation, DisjointSlice, Slice, as_completed, d2h, dup, f32, gather, h2d, kernel, thread, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.device import staging_ring
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.memory import staging_ring
 from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, use_driver
 

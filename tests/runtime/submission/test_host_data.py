@@ -48,7 +48,7 @@ from oxide import (
 )
 from oxide.compiler.ir.llvm import host_target
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 ONES = np.ones(8, np.float32)

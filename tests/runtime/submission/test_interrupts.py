@@ -12,12 +12,12 @@ import pytest
 
 import oxide
 from oxide import DisjointSlice, Event, Stream, f32, kernel, thread, zeros
-from oxide.core import FORM
-from oxide.locks import DRIVER_LOCK, RUNTIME_LOCK
-from oxide.runtime.device.fault_records import FaultPage, FaultReport
-from oxide.runtime.device.timeline import Mark
-from oxide.runtime.host_memory.pinned import PinnedBuffer
+from oxide.host.core import FORM
+from oxide.host.locks import DRIVER_LOCK, RUNTIME_LOCK
+from oxide.runtime.devices.fault_records import FaultPage, FaultReport
+from oxide.runtime.memory.pinned import PinnedBuffer
 from oxide.runtime.operations.graph import _Captured
+from oxide.runtime.ordering.timeline import Mark
 from oxide.runtime.submission.submission import Submission
 from tests.interrupting import interrupts, needs_calls
 

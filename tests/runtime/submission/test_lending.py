@@ -28,12 +28,12 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.core import run_blocking
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
-from oxide.runtime.device.fault_records import StandingReport
-from oxide.runtime.device.stream import Stream
-from oxide.runtime.device.timeline import Timeline
+from oxide.host.core import run_blocking
+from oxide.runtime.devices.fault_records import StandingReport
+from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.ordering.timeline import Timeline
 from oxide.runtime.submission.lending import Lender, submit_lent
 from oxide.testing import FailingDriver, step_driver, use_driver
 

@@ -19,8 +19,8 @@ import pytest
 
 import oxide
 from oxide import DeviceBox, DisjointSlice, Event, OrderingError, Stream, d2h, f32, h2d, kernel, thread
-from oxide.core import FORM
-from oxide.locks import DRIVER_LOCK, RUNTIME_LOCK, driver_threads, is_interrupt, new_lock, unheld
+from oxide.host.core import FORM
+from oxide.host.locks import DRIVER_LOCK, RUNTIME_LOCK, driver_threads, is_interrupt, new_lock, unheld
 from tests.interrupting import needs_calls
 
 PACKAGE = str(Path(oxide.__file__).parent)
@@ -361,8 +361,8 @@ del Late
 @pytest.mark.parametrize("at", ["set-up", "compilation"])
 def test_a_child_forked_in_the_first_use_of_another_thread(at: str) -> None:
     done = ended(f"""
-import oxide.runtime.device.runtime as runtime
-from oxide.compiler.kernel import Kernel
+import oxide.runtime.devices.runtime as runtime
+from oxide.compiler.kernel.kernel import Kernel
 begun, go_on = threading.Event(), threading.Event()
 place, name = (runtime, "_choose_driver") if {at == "set-up"} else (Kernel, "_specialize")
 original = getattr(place, name)

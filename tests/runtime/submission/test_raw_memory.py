@@ -26,7 +26,7 @@ from oxide import (
     with_context,
 )
 from oxide.driver.cpu import CpuDriver
-from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 from oxide_kernels import relu
 

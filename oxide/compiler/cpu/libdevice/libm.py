@@ -1,8 +1,8 @@
 """libdevice on the CPU: defines each ``__nv_*`` function that a kernel calls, as a call of the C library.
 
-``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The C library is already
-loaded in the process. Its errors are at most an ulp or two, as libdevice's are, so the two devices may differ in the
-last bit. On the CPU, libdevice's fast approximations are computed by the ordinary functions.
+``integer_words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The C library is
+already loaded in the process. Its errors are at most an ulp or two, as libdevice's are, so the two devices may differ
+in the last bit. On the CPU, libdevice's fast approximations are computed by the ordinary functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from oxide.compiler.ir.instructions import QUOTIENTS, quotient
 from oxide.compiler.ir.module import Module
 from oxide.errors import CompileError
 
-from . import plain_math, rounding, special, words
+from . import integer_words as words
+from . import plain_math, rounding, special
 
 _UNARY = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p logb cbrt
 erf erfc tgamma lgamma round j0 j1 y0 y1"""

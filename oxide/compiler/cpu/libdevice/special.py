@@ -1,4 +1,5 @@
-"""libdevice's functions on the CPU that neither the C library nor ``words.py`` has, such as ``sinpi`` and ``erfinv``.
+"""libdevice's functions on the CPU that neither the C library nor ``integer_words.py`` has, such as ``sinpi`` and
+``erfinv``.
 
 Functions of real numbers are computed in doubles. So the functions of floats are exact to about one bit, and the
 functions of doubles to a few units in the last place, as libdevice's are.

@@ -20,7 +20,7 @@ from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.source.source import as_written
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 from .common import structure
 from .numba_functions import ContextDispatcher

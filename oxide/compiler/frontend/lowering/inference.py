@@ -26,7 +26,7 @@ from oxide.compiler.check.constructs import unsupported
 from oxide.compiler.check.numba_errors import Failure
 from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
-from oxide.messages import written
+from oxide.host.messages import written
 
 from .authors import is_numbas, rank_of
 from .captured import outside

@@ -23,7 +23,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from oxide.compiler.check.conveniences import plain
 from oxide.compiler.source.source import as_written
-from oxide.weak_table import WeakTable
+from oxide.host.weak_table import WeakTable
 
 from .complex_numbers import as_numbas
 from .registry import running, session

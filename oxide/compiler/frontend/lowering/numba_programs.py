@@ -24,7 +24,7 @@ from oxide.compiler.frontend.lowering.argument_types import numba_type
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.text import keep_text
 from oxide.errors import LaunchError
-from oxide.locks import new_lock, unheld
+from oxide.host.locks import new_lock, unheld
 
 
 class _Uncompiled:

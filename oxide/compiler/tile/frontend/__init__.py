@@ -1,8 +1,8 @@
 """Translates Python to tile IR, without numba, by evaluating a kernel's syntax tree.
 
-``nodes.py`` makes the nodes, ``operations.py`` and ``tensors.py`` have the functions of tiles and of whole tensors, and
-``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax tree, from
-which ``jumps.py`` removes jumps first.
+``node_maker.py`` makes the nodes, ``tile_functions.py`` and ``tensors.py`` have the functions of tiles and of whole
+tensors, and ``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax
+tree, from which ``jumps.py`` removes jumps first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oxide.compiler.source.source import parse_definition
 from oxide.compiler.tile.ir import Region, Site
 from oxide.language.types import ScalarType
 
-from .nodes import Nodes, TensorParameter
+from .node_maker import Nodes, TensorParameter
 from .statements import Statements
 
 __all__ = ["Program", "TensorParameter", "parse"]

@@ -13,13 +13,14 @@ from typing import Any, final
 from oxide.compiler.check import advice
 from oxide.compiler.source.source import closure_values, parse_definition
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL
+from oxide.compiler.tile.number_types import BOOL
+from oxide.host.messages import written
 from oxide.language import tile as language
 from oxide.language.types import OF_PYTHON, ScalarType
-from oxide.messages import written
 
-from . import operations, tensors
-from .nodes import Nodes, TensorParameter
+from . import tensors
+from . import tile_functions as operations
+from .node_maker import Nodes, TensorParameter
 from .tensors import Method
 from .words import taken, word
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from oxide.compiler.check.assignment import stored_names, unassigned_names
 from oxide.compiler.tile.ir import Cell, Node, Region
-from oxide.compiler.tile.numbers import BOOL, I64, U64, promoted
+from oxide.compiler.tile.number_types import BOOL, I64, U64, promoted
 from oxide.errors import CompileError
 from oxide.language import tile as language
 from oxide.language.types import ScalarType
@@ -23,7 +23,7 @@ from oxide.language.types import ScalarType
 from .expressions import Expressions, Returned
 from .jumps import without_jumps
 from .liveness import is_read
-from .nodes import Nodes
+from .node_maker import Nodes
 
 _MOST_TURNS = 10_000
 """The most iterations of an unrolled loop."""

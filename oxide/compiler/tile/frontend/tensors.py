@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, I64
+from oxide.compiler.tile.number_types import BOOL, I64
 from oxide.language.types import SCALARS
 
-from .nodes import Nodes, TensorParameter
+from .node_maker import Nodes, TensorParameter
 
 _FAMILIES = {"atomic_add": "add", "atomic_max": "order", "atomic_min": "order"}
 """The families of atomic operations. The operations that are not listed are of the family ``bits``."""

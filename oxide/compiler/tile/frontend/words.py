@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from oxide.compiler.tile.ir import SCATTERS
-from oxide.compiler.tile.numbers import F32, I64
+from oxide.compiler.tile.number_types import F32, I64
 from oxide.language import tile as language
 
-from . import operations, tensors
-from .nodes import Nodes
+from . import tensors
+from . import tile_functions as operations
+from .node_maker import Nodes
 
 
 def taken(

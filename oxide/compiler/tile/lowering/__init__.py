@@ -1,6 +1,6 @@
 """Lowers tile IR to LLVM IR, in the dialect that ``ir.portable`` translates.
 
-``core.py`` says how values become code. On a GPU the threads of a block compute a program together, and a ``Plan``
+``state.py`` says how values become code. On a GPU the threads of a block compute a program together, and a ``Plan``
 (``compiler/tile/layouts.py``) says where each tile lives; on the CPU one thread computes the program, in loops that
 LLVM vectorises. Code that accesses tensors has two versions: one without checks for tiles wholly inside the tensor, and
 one with checks for tiles at an edge.
@@ -21,10 +21,11 @@ from oxide.compiler.tile.producers import PRODUCER_THREADS
 from oxide.errors import cell_of
 from oxide.language.types import ScalarType
 
-from . import effects, engine_rings, producer, registers, tensors
-from .code import ROLLED
-from .core import Lowering, Parts
+from . import engine_rings, producer, registers, tensors
+from . import tile_effects as effects
+from .ir_text import ROLLED
 from .registers import prelude
+from .state import Lowering, Parts
 
 __all__ = ["keep_rolled", "lower"]
 

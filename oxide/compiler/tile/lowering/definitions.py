@@ -6,7 +6,7 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import source_of
 
 from . import products, reductions, registers, sorting, tensor_cores, tensors
-from .core import FREE, VIEWS, Buffer, Held, Lowering
+from .state import FREE, VIEWS, Buffer, Held, Lowering
 
 _COMPUTED = {
     "sum": reductions.reduce, "max": reductions.reduce, "min": reductions.reduce, "argmax": reductions.arg,

@@ -22,8 +22,8 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Pipeline, source_of
 
 from . import pipeline, tensor_cores, tensors
-from .core import Lowering
 from .pipeline import GoesOn
+from .state import Lowering
 from .tensor_cores import PANEL, Operand
 
 BARRIER_BYTES = 16

@@ -8,8 +8,8 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
 from . import registers
-from .core import Index, Lowering
 from .registers import PartialResult
+from .state import Index, Lowering
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:

@@ -18,7 +18,7 @@ from oxide.compiler.tile import producers
 from oxide.compiler.tile.ir import Node
 
 from . import tensor_cores
-from .core import Held, Lowering
+from .state import Held, Lowering
 from .tensor_cores import Operand
 
 GoesOn = Callable[[Lowering, str, str, str], str]

@@ -21,11 +21,12 @@ from oxide.compiler.tile import producers
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Pipeline
 
-from . import effects, pipeline, tensor_cores, tensors
-from .core import Lowering
+from . import pipeline, tensor_cores, tensors
+from . import tile_effects as effects
 from .engine_rings import BARRIER_BYTES, LANES, Place, barrier_of, begin_copies, call, make_barrier, places_of
 from .pipeline import GoesOn
 from .registers import prelude
+from .state import Lowering
 
 _MOST_THREADS = 256
 """If this many threads of a block compute, a multiprocessor holds only one block, because their sums fill its

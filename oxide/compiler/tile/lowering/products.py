@@ -12,7 +12,7 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import is_in_place
 
 from . import tensor_cores
-from .core import Buffer, Index, Lowering, size_of
+from .state import Buffer, Index, Lowering, size_of
 
 _ROWS = 6
 """The rows of the result in registers at once: with 4 vectors of 64 bytes each, they take 24 of a processor's 32 vector

@@ -7,11 +7,11 @@ from typing import Any
 
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, F32
+from oxide.compiler.tile.number_types import BOOL, F32
 from oxide.language.types import ScalarType
 
 from . import extremes, registers
-from .core import Index, Lowering
+from .state import Index, Lowering
 
 _WARP = 32
 

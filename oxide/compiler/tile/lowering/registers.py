@@ -16,7 +16,7 @@ from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
-from .core import VIEWS, Buffer, Held, Index, Lowering, size_of, viewed_place
+from .state import VIEWS, Buffer, Held, Index, Lowering, size_of, viewed_place
 from .tensors import address, address_of, is_aligned, store_element
 
 _LANES = 32

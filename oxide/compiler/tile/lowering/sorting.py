@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import I32
+from oxide.compiler.tile.number_types import I32
 
-from .core import Buffer, Index, Lowering
+from .state import Buffer, Index, Lowering
 
 _MOST_KEPT = 32
 """The most elements that are kept in order. An element that joins them is compared with each of them."""

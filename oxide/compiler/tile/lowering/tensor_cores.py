@@ -18,7 +18,7 @@ from oxide.compiler.tile.layouts import Layout, Product, source_of
 from oxide.language.types import ScalarType
 
 from . import registers
-from .core import Held, Index, Lowering
+from .state import Held, Index, Lowering
 from .tensors import address, is_aligned, lengths_of, placed
 
 PART = 16

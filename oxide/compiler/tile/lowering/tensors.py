@@ -9,7 +9,7 @@ from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.language.types import ScalarType
 
-from .core import Index, Lowering
+from .state import Index, Lowering
 
 _VECTOR_BYTES = 16
 _MOST_LENGTH = 2**31

@@ -1,0 +1,1 @@
+"""Compiled kernels on disk, and kernels that were built ahead of time."""

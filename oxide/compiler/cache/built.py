@@ -1,0 +1,236 @@
+"""The specializations of a kernel that was built ahead of time, and their code.
+
+``oxide build`` writes kernels to a *directory*, whose manifest has a record of each specialization. A ``BuiltEntry``
+reads one record, and takes the place of the disk cache's ``Entry``. Both encode the front end's results in the same
+way. A directory holds no IR, so its kernels are neither fused with others nor compiled for further devices.
+
+Every directory also has oxide's own kernels, such as the kernel of strided copies. Loading a directory makes them known
+to the whole process (``provide``), which uses them if the compiler is not installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+from oxide.compiler.cache.entries import Facts, decoded, decoded_needs, encoded
+from oxide.compiler.declaration.description import KernelDescription
+from oxide.compiler.signature.signature import Closed
+from oxide.driver.base import Code, Target, capability_of
+from oxide.errors import CompileError
+from oxide.host import disk
+
+from .manifest import file_digest, read_file
+from .processors import named_arch, needed_features, without_features
+
+__all__ = ["BuiltEntry", "BuiltKernel", "described_code", "described_entry", "key_of", "provide", "provided_entry"]
+
+
+def key_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
+    """Returns the key of a specialization: a digest of the kernel's place in the source, its options and its parameter
+    types. A kernel that is compiled and the same kernel built ahead of time have the same key."""
+    function = kernel.function
+    parts = [str(function.__module__), function.__qualname__, str(function.__code__.co_firstlineno)]
+    parts += [
+        f"{option.name}={getattr(kernel, option.name)!r}"
+        for option in dataclasses.fields(kernel)
+        if not option.metadata
+    ]
+    parts += [contract.text for contract in kernel.contracts]
+    parts += [f"{parameter.name}: {parameter.identity}" for parameter in parameters]
+    return disk.digest(parts)
+
+
+def described_entry(
+    kernel: KernelDescription, parameters: tuple[Closed, ...], facts: Facts, codes: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Returns the manifest's record of a specialization. ``codes`` are results of ``described_code``."""
+    return {
+        "key": key_of(kernel, parameters),
+        "types": {parameter.name: parameter.annotation for parameter in parameters},
+        "tile": _tile_text(kernel.tile_key),
+        "records": {p.name: layout for p in parameters if (layout := _record_layout(p)) is not None},
+        "needs": dataclasses.asdict(facts.needs),
+        "sites": encoded(facts.sites, {}),
+        "widenings": encoded(facts.widenings, {}),
+        "codes": list(codes),
+    }
+
+
+def described_code(code: Code, file: str) -> dict[str, Any]:
+    """Returns the manifest's record of the code for a target. ``file`` is the name of the file with the image."""
+    arch = code.target.arch
+    if code.target.kind == "ptx":
+        _, _, after = code.image.partition(b"\n.target ")
+        arch = after.partition(b"\n")[0].decode() or arch
+    elif code.target.kind == "native":
+        arch = named_arch(code.target)
+    return {
+        "kind": code.target.kind,
+        "arch": arch,
+        "features": needed_features(code.target) if code.target.kind == "native" else [],
+        "entry": code.entry,
+        "array_bytes": code.array_bytes,
+        "persistent": code.persistent,
+        "file": file,
+        "digest": file_digest(code.image),
+    }
+
+
+def _record_layout(parameter: Closed) -> dict[str, Any] | None:
+    """Returns the layout of the records that an untyped parameter takes. None for a parameter that takes no records."""
+    dtype = getattr(getattr(parameter, "type", None), "dtype", None)
+    if dtype is None or not dtype.names:
+        return None
+    fields = {name: {"type": str(dtype.fields[name][0]), "offset": dtype.fields[name][1]} for name in dtype.names}
+    return {"bytes": dtype.itemsize, "fields": fields}
+
+
+@final
+class BuiltEntry:
+    """A specialization in a directory."""
+
+    def __init__(self, name: str, directory: Path, record: Mapping[str, Any]) -> None:
+        self._name = name
+        self._directory = directory
+        self._record = record
+        self._codes: dict[Target, Code] = {}
+
+    def facts(self) -> Facts:
+        """Returns the specialization's ``Facts``. Their ``portable`` and ``placements`` raise ``CompileError``, because
+        there is no IR."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
+        record = self._record
+        return Facts(
+            needs=decoded_needs(record["needs"]),
+            sites=decoded(record["sites"], {}),
+            widenings=decoded(record["widenings"], {}),
+            elementwise=lambda: "it was built ahead of time, without its IR",
+            portable=self._no_ir,
+            placements=self._no_ir,
+        )
+
+    def _no_ir(self) -> NoReturn:
+        raise CompileError(
+            f"kernel {self._name} was built ahead of time, without its IR: ask the kernel that it was built from"
+        )
+
+    def code(self, target: Target) -> Code:
+        """Returns the code for a device. Raises ``CompileError`` if the directory has no code that runs on the device,
+        and ``ArgumentError`` if the file is damaged."""
+        found = self._codes.get(target)
+        if found is None:
+            code = self._chosen(target)
+            image = read_file(self._directory, code["file"], code["digest"])
+            built = Target(code["kind"], code["arch"])
+            found = self._codes[target] = Code(
+                built, code["entry"], image, code["array_bytes"], persistent=code["persistent"]
+            )
+        return found
+
+    def _chosen(self, target: Target) -> Mapping[str, Any]:
+        codes: list[dict[str, Any]] = [code for code in self._record["codes"] if code["kind"] == target.kind]
+        if target.kind == "native" and target.seeded:
+            raise self._not_built("the CPU device with a seed, whose threads run in a chosen order")
+        if target.kind == "native":
+            lacking: set[str] = set()
+            for code in codes:
+                missing = without_features(target, code["arch"], code["features"])
+                if not missing:
+                    return code
+                lacking |= missing
+            because = f", which has no {' '.join(sorted(lacking))}" if lacking else ""
+            raise self._not_built(f"this processor{because}")
+        fitting = [code for code in codes if _runs_on(code["arch"], target.arch)]
+        if not fitting:
+            raise self._not_built(f"{target.arch} (compute capability {_shown(target.arch)})")
+        return max(fitting, key=lambda code: capability_of(code["arch"]))
+
+    def _not_built(self, device: str) -> CompileError:
+        built = ", ".join(_shown_code(code) for code in self._record["codes"])
+        return CompileError(
+            f"kernel {self._name} of {self._directory} was built for {built}, not for {device}: build it for that too, "
+            "with --cc or --cpu of `oxide build`"
+        )
+
+
+def _runs_on(arch: str, device: str) -> bool:
+    """Returns whether PTX for an architecture runs on a device. The driver compiles PTX for the architecture that the
+    PTX names and for newer ones. If the architecture has a suffix, as in ``sm_90a``, the PTX runs on that architecture
+    alone."""
+    if not arch[-1].isdigit():
+        return capability_of(arch) == capability_of(device)
+    return capability_of(arch) <= capability_of(device)
+
+
+def _shown(arch: str) -> str:
+    number = capability_of(arch)
+    return f"{number // 10}.{number % 10}"
+
+
+def _shown_code(code: Mapping[str, Any]) -> str:
+    if code["kind"] == "ptx":
+        return f"compute capability {_shown(code['arch'])}{'' if code['arch'][-1].isdigit() else ' alone'}"
+    return f"the CPU ({code['arch']})"
+
+
+@final
+class BuiltKernel:
+    """A kernel in a directory, with all its specializations there."""
+
+    def __init__(self, name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
+        self._name = name
+        self._directory = directory
+        self._records = records
+        self._entries = {record["key"]: BuiltEntry(name, directory, record) for record in records}
+
+    def entry(self, kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry:
+        """Returns the specialization for some parameter types. Raises ``CompileError`` if it was not built."""
+        found = self._entries.get(key_of(kernel, parameters))
+        if found is not None:
+            return found
+        wanted = _signature({p.name: p.annotation for p in parameters}, _tile_text(kernel.tile_key))
+        built = ", ".join(_signature(record["types"], record["tile"]) for record in self._records)
+        raise CompileError(
+            f"kernel {self._name} of {self._directory} was built for {built}, not for {wanted} with the "
+            "options that it has: build it for these too, with `oxide build`"
+        )
+
+
+def _signature(types: Mapping[str, str], tile: str) -> str:
+    inside = ", ".join(f"{name}: {kind}" for name, kind in types.items())
+    return f"({inside}){' with ' if tile else ''}{tile}"
+
+
+def _tile_text(key: tuple[Any, ...]) -> str:
+    """Returns the constants and options that select a tile kernel's specialization, written as arguments of
+    ``specialize``; "" for a thread kernel."""
+    if not key:
+        return ""
+    *named, threads, stages, _ = key
+    found = [f"{name}={value}" for name, value in named]
+    return ", ".join([*found, f"warps={threads // 32}", *([f"stages={stages}"] if stages else [])])
+
+
+_provided: dict[str, BuiltEntry] = {}
+
+
+def provide(name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Makes the specializations of one of oxide's own kernels known to the process, for ``provided_entry``."""
+    for record in records:
+        _provided[record["key"]] = BuiltEntry(name, directory, record)
+
+
+def provided_entry(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry | None:
+    """Returns the specialization of one of oxide's own kernels from a loaded directory. None for any other kernel, or
+    if no loaded directory has the specialization."""
+    module = str(kernel.function.__module__).partition(".")[0]
+    if not _provided or module not in ("oxide", "oxide_kernels"):
+        return None
+    return _provided.get(key_of(kernel, parameters))

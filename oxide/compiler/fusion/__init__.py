@@ -1,0 +1,1 @@
+"""Kernels that are fused into one."""

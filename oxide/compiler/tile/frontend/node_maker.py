@@ -1,0 +1,271 @@
+"""``Nodes``: makes the nodes of the tile IR, with NumPy's types and shapes, and the errors of a kernel.
+
+An error names the line and the column of ``Nodes.at``, the expression that is being evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, final
+
+import numpy as np
+
+from oxide.compiler.source.source import located
+from oxide.compiler.tile.ir import Node, Region, Site
+from oxide.compiler.tile.number_types import BOOL, DTYPES, F64, U64, promoted
+from oxide.errors import CompileError
+from oxide.host.messages import written
+from oxide.language import tile as language
+from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
+
+__all__ = ["Nodes", "TensorParameter"]
+
+T = TypeVar("T")
+
+_PYTHON_INTEGERS = ("counter", "length", "program_id", "num_programs")
+"""The operations whose results are Python integers when the kernel runs as plain Python. So ``x * k`` keeps the type of
+``x`` for such a result ``k``."""
+_MOST_ELEMENTS = 2**20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TensorParameter:
+    """A parameter that is a tensor, a partition or a target, as the kernel's body sees it. ``tile`` is the tile shape
+    of a partition."""
+
+    name: str
+    scalar: ScalarType
+    ndim: int
+    tile: tuple[int, ...] | None = None
+    is_target: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Returns the kind of parameter, in words."""
+        return "target" if self.is_target else "tensor" if self.tile is None else "partition"
+
+
+@final
+class Nodes:
+    """Makes nodes in ``region``. ``at`` is the expression of ``function`` that is being evaluated. ``depth`` counts the
+    loops and branches around this expression, except those that are decided at compile time."""
+
+    def __init__(self, function: Callable[..., Any], shift: int) -> None:
+        self.function = function
+        self.shift = shift
+        self.region = Region(None)
+        self.sites: list[Site] = []
+        self.at: Any = None
+        self.depth = 0
+        self._count = 0
+
+    # Errors
+
+    def error(self, problem: str) -> CompileError:
+        """Returns an error at the present expression."""
+        line = getattr(self.at, "lineno", None)
+        column = getattr(self.at, "col_offset", None)
+        if line is None:
+            return located(self.function, problem)
+        return located(self.function, problem, line + self.shift, column)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raises ``error(problem)``."""
+        raise self.error(problem)
+
+    def shown(self, value: Any) -> str:
+        """Returns a description of a value for error messages."""
+        if isinstance(value, Node):
+            if value.weak is not None:
+                return f"{'an' if value.weak is int else 'a'} {value.weak.__name__}"
+            return f"a tile {value.shape} of {value.dtype.name}" if value.shape else f"a scalar of {value.dtype.name}"
+        if isinstance(value, TensorParameter):
+            return f"the {value.kind} {value.name}"
+        if isinstance(value, language.Word):
+            return f"the function tile.{value.__name__}"
+        return written(value)
+
+    def site(self, what: str, tensor: str | None = None, axis: int = 0) -> int:
+        """Returns the number of a new place at which a launch can fail: an ``assert`` with its message, or an access of
+        a tensor along one axis."""
+        self.sites.append(Site(self.at.lineno + self.shift, what, tensor, axis))
+        return len(self.sites) - 1
+
+    # Nodes
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Node],
+        dtype: ScalarType,
+        shape: tuple[int, ...],
+        detail: Any = None,
+        weak: type | None = None,
+    ) -> Node:
+        """Adds a node to the current region, and returns it."""
+        weak = int if op in _PYTHON_INTEGERS else weak
+        line = getattr(self.at, "lineno", 0) + self.shift
+        made = Node(op, tuple(inputs), dtype, shape, self._count, line, self.region, detail, weak)
+        self._count += 1
+        self.region.nodes.append(made)
+        for each in inputs:
+            each.users.append(made)
+        return made
+
+    def within(self, region: Region, action: Callable[[], T]) -> T:
+        """Runs an action that adds its nodes to the body of a loop or a branch. Returns the action's result."""
+        outer, self.region = self.region, region
+        self.depth += 1
+        try:
+            return action()
+        finally:
+            self.region = outer
+            self.depth -= 1
+
+    def constant(self, value: Any, dtype: ScalarType, weak: type | None = None) -> Node:
+        """Adds a constant scalar."""
+        return self.node("constant", (), dtype, (), value, weak)
+
+    def lifted(self, value: Any, what: str = "this operation") -> Node:
+        """Returns a value as a node: a node unchanged, and a number as a scalar node. In an operation, the scalar of a
+        Python number takes the type of the other operand. Raises ``CompileError`` for any other value."""
+        if isinstance(value, Node):
+            return value
+        if isinstance(value, np.generic) and (scalar := of_dtype(value.dtype)) in DTYPES:
+            return self.constant(value.item(), scalar)
+        if isinstance(value, bool | int | float):
+            kind = type(value) if type(value) in (bool, int, float) else int
+            if kind is int and not -(2**63) <= value < 2**64:
+                self.refuse(f"{written(value)} does not fit 64 bits")
+            return self.constant(value, U64 if kind is int and value >= 2**63 else OF_PYTHON[kind], kind)
+        if isinstance(value, TensorParameter):
+            hint = "gather reads its elements" if value.is_target else f"{value.name}.load(…) is one of its tiles"
+            self.refuse(f"{what} takes tiles, and {value.name} is a whole {value.kind}; {hint}")
+        if isinstance(value, tuple | list):
+            self.refuse(f"{what} takes tiles and numbers, not a {type(value).__name__}; cat joins tiles")
+        raise self.error(f"{what} takes tiles and numbers, not {self.shown(value)}")
+
+    def cast(self, value: Node, dtype: ScalarType) -> Node:
+        """Converts a tile to a type. A literal must fit the type."""
+        if value.dtype is dtype and value.weak is None:
+            return value
+        if value.op == "constant" and value.weak is not None:
+            if dtype.kind in "iu" and value.weak is not float:
+                low, high = dtype.limits
+                if not low <= value.detail <= high:
+                    self.refuse(f"{value.detail} does not fit {dtype.name}, which holds {low} to {high}")
+            return self.constant(value.detail, dtype)
+        if value.dtype is dtype:
+            return self.node("copy", (value,), dtype, value.shape)
+        return self.node("cast", (value,), dtype, value.shape)
+
+    def convert(self, value: Node, dtype: ScalarType) -> Node:
+        """Converts a tile as ``astype`` does: a literal is converted as Python would convert it."""
+        if value.op == "constant" and value.weak is not None and dtype.kind != "f" and isinstance(value.detail, float):
+            value = self.cast(value, F64)
+        elif value.op == "constant" and value.weak is not None and dtype.kind == "b":
+            value = self.constant(bool(value.detail), BOOL)
+        return self.cast(value, dtype)
+
+    def broadcast(self, value: Node, shape: tuple[int, ...]) -> Node:
+        """Repeats a tile to a shape that it broadcasts to."""
+        return value if value.shape == shape else self.node("broadcast", (value,), value.dtype, shape)
+
+    def broadcasts(self, shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+        """Returns whether a tile of one shape can be repeated to another shape."""
+        try:
+            return tuple(np.broadcast_shapes(shape, to)) == to
+        except ValueError:
+            return False
+
+    def common_shape(self, values: Sequence[Node]) -> tuple[int, ...]:
+        """Returns the common shape to which values broadcast. Raises ``CompileError`` if there is none."""
+        try:
+            return tuple(np.broadcast_shapes(*[each.shape for each in values]))
+        except ValueError:
+            shapes = [each.shape for each in values if each.shape]
+            hint = ""
+            if len(shapes) == 2:
+                long, short = sorted(shapes, key=len, reverse=True)
+                if len(long) == 2 and len(short) == 1 and short[0] == long[0]:
+                    hint = "; did you mean x[:, None]?"
+                elif len(long) == len(short) == 2 and long == short[::-1]:
+                    hint = "; did you mean x.T?"
+            self.refuse(f"{' and '.join(map(str, shapes))} do not broadcast{hint}")
+
+    def common_type(self, values: Sequence[Node], what: str = "") -> tuple[ScalarType, type | None]:
+        """Returns the common type to which values promote. Raises ``CompileError`` if there is none."""
+        found = promoted([(each.dtype, each.weak) for each in values])
+        if found is None:
+            self.refuse(f"{what}{' and '.join(self.shown(each) for each in values)} have no common type; "
+                        "convert one with .astype(…)")  # fmt: skip
+        return found
+
+    def elementwise(self, op: str, values: Sequence[Any], dtype: ScalarType | None = None, what: str = "") -> Node:
+        """Applies an operation to values, after their conversion to a common type and shape."""
+        what = what or op
+        operands = [self.lifted(each, what) for each in values]
+        common, weak = self.common_type(operands)
+        both = " and ".join(self.shown(each) for each in operands)
+        if op == "truediv" and common.kind in "iub":
+            common, weak = F64, (None if weak is None else float)
+        if op in language.FLOATING and common.kind in "iub":
+            common, weak = F64, None
+        if op in ("shl", "shr", "and", "or", "xor") and (common.kind == "f" or (op[0] == "s" and common.kind == "b")):
+            self.refuse(f"{what} takes integers{'' if op[0] == 's' else ' or bools'}, not {both}")
+        if common.kind == "b" and op in ("add", "mul"):
+            op = {"add": "or", "mul": "and"}[op]
+        if common.kind == "b" and op in ("sub", "neg"):
+            self.refuse(f"{what} of bools is undefined, in NumPy too; use ^ or ~")
+        if common.kind == "b" and op in ("floordiv", "mod", "pow"):
+            self.refuse(f"{what} takes numbers, not bools; convert them with .astype(i32)")
+        shape = self.common_shape(operands)
+        operands = [self.broadcast(self.cast(each, common), shape) for each in operands]
+        return self.node(op, operands, dtype or common, shape, weak=weak if dtype is None else None)
+
+    def truth(self, value: Any, what: str) -> Node:
+        """Returns a value as a scalar bool. Raises ``CompileError`` for a tile with axes."""
+        found = self.lifted(value, what)
+        if found.shape:
+            self.refuse(f"{what} takes one truth value, and this is {self.shown(found)}; use where(…) for each element")
+        return found if found.dtype is BOOL else self.elementwise("ne", (found, 0), BOOL)
+
+    # What is known when the kernel is compiled
+
+    def dtype(self, value: Any) -> ScalarType:
+        """Returns a dtype argument as a scalar type. Raises ``CompileError`` for any other value."""
+        kind = OF_PYTHON.get(value, value) if isinstance(value, type) else value
+        if not isinstance(kind, ScalarType) or kind not in DTYPES:
+            self.refuse(f"a dtype is one of {' '.join(each.name for each in DTYPES)}, not {self.shown(value)}")
+        return kind
+
+    def sizes(self, value: Any, what: str) -> tuple[int, ...]:
+        """Returns a shape argument as a tuple of lengths. Raises ``CompileError`` for any other value."""
+        sizes = tuple(value) if isinstance(value, tuple | list) else (value,)
+        if any(isinstance(each, Node) for each in sizes):
+            self.refuse(f"{what}: the shape of a tile must be known when the kernel is compiled; pass its lengths as "
+                        "tile.Constant")  # fmt: skip
+        if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 1 for each in sizes):
+            self.refuse(f"{what}: a shape is one or more lengths of at least 1, not {written(value)}")
+        if math.prod(sizes) > _MOST_ELEMENTS:
+            self.refuse(f"{what}: a tile of shape {sizes} has more than 2**20 elements")
+        return sizes
+
+    def axis(self, value: Any, ndim: int, what: str) -> int:
+        """Returns an axis argument, counted from the front. Raises ``CompileError`` for any other value."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.refuse(
+                f"{what}: the axis is a number that is known when the kernel is compiled, not {self.shown(value)}"
+            )
+        if not -ndim <= value < ndim:
+            self.refuse(f"{what}: a tile of {ndim} axes has no axis {value}")
+        return value % ndim
+
+    def flag(self, value: Any, what: str) -> bool:
+        """Returns a bool argument. Raises ``CompileError`` for any other value."""
+        if not isinstance(value, bool):
+            self.refuse(f"{what} is True or False, known when the kernel is compiled, not {self.shown(value)}")
+        return value

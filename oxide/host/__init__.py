@@ -1,0 +1,1 @@
+"""What all layers need of the process: the core, locks, interrupts, files, the environment."""

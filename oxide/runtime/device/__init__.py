@@ -1,1 +1,0 @@
-"""Devices as programs use them: the current runtime, streams, memory and its reclamation, policies, faults."""

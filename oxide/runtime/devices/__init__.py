@@ -1,0 +1,1 @@
+"""The runtime in force, its devices, policies, faults and statistics."""

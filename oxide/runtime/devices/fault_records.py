@@ -1,0 +1,331 @@
+"""Fault records: kernels report faults in page-locked memory, which has one record for each launch in flight.
+
+Launches by the host: a submission takes a ``FaultReport`` of eight records and passes the address of the next unused
+record to each launch.
+
+Launches by a graph: its kernels always report in one record in device memory. At the end of each launch of the graph,
+the device copies this record, if a kernel has claimed it, to the next record of a *page* of page-locked memory, and
+advances to the page's following record in any case (``Driver.report``). The host counts the launches of the graph, and
+submits extra work only when a launch begins a new page.
+
+Records are reused. A submission holds its reports until the device is past it, even if it was abandoned. So the device
+never writes to a record that another submission has taken since, and a fault is never attributed to another launch.
+Records are returned by finalisers, which only append them to a queue (``oxide/_core/finalisers.c``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import numpy as np
+
+from oxide.compiler.source.faults import RECORD
+from oxide.driver.base import Driver
+from oxide.errors import DeviceError, OxideError
+from oxide.host import core
+from oxide.host.core import PAGE_RECORDS, REPORT_RECORDS, Dropping, new_report
+from oxide.host.locks import new_lock, unheld
+from oxide.runtime.devices.launch_places import add_note_once, launch_notes, place_notes, place_of_site
+from oxide.runtime.memory.pinned import PinnedBlock
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from oxide.compiler.kernel.specialization import Specialization
+    from oxide.runtime.devices.launch_places import LaunchPlace
+
+    Report: TypeAlias = "FaultReport | GraphFaultReport | HostReport"
+
+RECORD_BYTES: Final[int] = RECORD.itemsize
+CURSOR_BYTES: Final = 8
+"""The size of a graph's cursor, which is the address of the page's next record. The cursor is in device memory, behind
+the graph's own record."""
+
+_RECORD_WORDS: Final[int] = RECORD.itemsize // 4
+_ONCE: Final = ((),)
+_BLOCK_REPORTS = 64
+_BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
+
+
+@final
+class FaultReport(core.FaultReport):
+    """Fault records of one submission, for up to eight launches. Dropping the report frees its records.
+
+    Each launch has a record of its own, so a claimed record tells which launch failed. The alternative, one record for
+    all launches with the kernel's number in it, was slower: each launch had to search the launches before it.
+    """
+
+    __slots__ = ()
+
+    def raise_fault(self) -> None:
+        """Raises the first fault that a kernel recorded, if any. Do not call it before the device is past the
+        submission."""
+        for number in range(len(self._launches) >> 1):
+            if self._records.flags[number * _RECORD_WORDS]:
+                special, place = self._launches[2 * number : 2 * number + 2]
+                _raise_recorded(self._records.records[number], special, (place,), None)
+
+
+@final
+class ReportRecords:
+    """The memory of a ``FaultReport``, at ``address``. It is part of the driver's allocation at ``block``."""
+
+    __slots__ = ("address", "block", "flags", "records")
+
+    def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
+        self.block = block
+        self.address = address
+        self.records = records
+        self.flags = records.view(np.uint32).data
+
+    def clear(self, number: int) -> None:
+        """Zeroes a record. A record that no kernel has claimed is zero."""
+        self.records[number : number + 1].view(np.uint64)[:] = 0
+
+
+@final
+class FaultRecordPool:
+    """The free records. They are allocated for 64 reports at a time."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = new_lock()
+        self._returned: deque[ReportRecords] = deque()
+
+    def acquire(self) -> FaultReport:
+        """Returns a report with free records."""
+        report: FaultReport = new_report(self)
+        return report
+
+    def _make(self) -> None:
+        block = self._driver.allocate_host(_BLOCK_BYTES)
+        try:
+            memory = PinnedBlock(block, _BLOCK_BYTES).memory.view(RECORD)
+            memory.view(np.uint64)[:] = 0
+            self._returned.extend(
+                [
+                    ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
+                    for first in range(0, len(memory), REPORT_RECORDS)
+                ]
+            )
+        except BaseException:
+            if not any(records.block == block for records in self._returned.copy()):
+                self._driver.free_host(block)
+            raise
+
+    def trim(self) -> None:
+        """Returns memory to the driver: each allocation of 64 reports in which all reports are unused."""
+        with unheld(self._lock):
+            free: list[ReportRecords] = []
+            gone: set[int] = set()
+            try:
+                while self._returned:
+                    try:
+                        free.extend(starmap(self._returned.popleft, _ONCE))
+                    except IndexError:  # another thread took it
+                        break
+                for block, count in Counter([records.block for records in free]).items():
+                    if count == _BLOCK_REPORTS:
+                        gone.add(block)  # before the call: an interrupt after it would put freed memory back
+                        try:
+                            self._driver.free_host(block)
+                        except DeviceError:
+                            gone.remove(block)
+                            raise
+            finally:
+                self._returned.extend([records for records in free if records.block not in gone])
+
+
+@final
+class GraphFaultReport(core.GraphFaultReport):
+    """The record of one launch of a graph, at index ``number`` of a page. ``kernels`` holds the graph's kernels by
+    ``kernel_id``, each with the places of its launches. ``graph_place`` is the place where the graph was launched."""
+
+    __slots__ = ()
+
+    def raise_fault(self) -> None:
+        """Raises the fault that a kernel recorded, if any."""
+        if self.claimed():
+            record = self._page.record((self._address - self._page.address) // RECORD_BYTES)
+            special, places = self._kernels[int(record["kernel_id"])]
+            _raise_recorded(record, special, places, self._graph_place)
+
+
+@final
+class HostReport:
+    """The outcome of work whose failure the host finds, such as a collective. Either a thread sets ``error`` before the
+    device is past the work, or ``check`` is set: once the device is past the work, it is called and returns the error
+    or None."""
+
+    __slots__ = ("check", "error")
+
+    def __init__(self) -> None:
+        self.error: OxideError | None = None
+        self.check: Callable[[], OxideError | None] | None = None
+
+    def claimed(self) -> bool:
+        """Returns whether the work failed."""
+        check = self.check
+        if self.error is None and check is not None:
+            self.error = check()
+        self.check = None  # only now: another thread may ask meanwhile, and an interrupt may end the check
+        return self.error is not None
+
+    def raise_fault(self) -> None:
+        """Raises a copy of the error, if there is one. Each waiter gets its own copy, so that the notes added for a
+        waiter stay its own."""
+        if self.error is not None:
+            raise copy(self.error)
+
+
+@final
+class StandingReport:
+    """One record for all launches that no submission waits for. These launches may be on any streams, or in graphs of
+    other libraries, which may be replayed at any time. The record is never returned to the pool. Of several faults it
+    keeps the first."""
+
+    __slots__ = ("_kernels", "_records", "_report", "_word")
+
+    def __init__(self, pool: FaultRecordPool) -> None:
+        self._report = pool.acquire()
+        self._records = self._report._records
+        if self._records.flags[0]:  # an earlier launch claimed it
+            self._records.clear(0)
+        self._word = self._records.address.to_bytes(8, sys.byteorder)
+        self._kernels: dict[int, Specialization] = {}
+
+    def word(self, special: Specialization) -> bytes:
+        """Returns the record's address as the last bytes of the parameters of a launch of ``special``."""
+        self._kernels[special.kernel_id] = special
+        return self._word
+
+    def claimed(self) -> bool:
+        """Returns whether a kernel has reported a fault."""
+        return bool(self._records.flags[0])
+
+    def raise_fault(self) -> None:
+        """Raises the fault that a kernel recorded, if any, and zeroes the record. Do not call it before the
+        devices are past the launches."""
+        record = self._records.records[0].copy()
+        self._records.clear(0)
+        if record["claimed"]:
+            _raise_recorded(record, self._kernels[int(record["kernel_id"])], (None,), None)
+
+
+def _raise_recorded(
+    record: Any, special: Specialization, places: tuple[LaunchPlace | None, ...], graph_place: LaunchPlace | None
+) -> None:
+    """Raises the fault in a record, with notes that say where the kernel was launched. Returns if the record describes
+    no fault."""
+    from oxide.compiler.source.faults import read_fault
+
+    fault = read_fault(record, special.kernel.name, special.sites)
+    if fault is not None:
+        site = int(record["site"])
+        kernel = special.sites[site].kernel if site < len(special.sites) else ""  # set for a stage of a fused kernel
+        found = [place_of_site(place, site) for place in places]
+        for note in (*launch_notes(kernel or special.kernel.name, found), *place_notes(graph_place)):
+            add_note_once(fault, note)
+        try:
+            raise fault
+        finally:
+            del fault  # breaks the cycle through the traceback, which would keep the record until the next collection
+
+
+@final
+class FaultPage(Dropping):
+    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping the page returns it to the pool.
+
+    The graph holds the page as long as the page has free records. Each launch holds the page until the device is past
+    the launch.
+    """
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self, pages: FaultPages) -> None:
+        held: list[PageMemory] = []
+        self._drop = partial(pages._returned.extend, held)
+        _take_one(held, pages._returned, pages._make)
+        self._memory = held[0]
+        self.address = self._memory.address
+
+    def claimed(self, number: int) -> bool:
+        """Returns whether a kernel of the page's launch ``number`` reported a fault."""
+        return bool(self._memory.flags[number * _RECORD_WORDS])
+
+    def record(self, number: int) -> Any:
+        """Returns the record of the page's launch ``number``, a ``RECORD``."""
+        return self._memory.records[number]
+
+
+@final
+class PageMemory:
+    """The memory of a page, as the driver allocated it."""
+
+    __slots__ = ("address", "flags", "records")
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.records: NDArray[Any] = PinnedBlock(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
+        self.flags = self.records.view(np.uint32).data  # see FaultReport.claimed
+
+
+@final
+class FaultPages:
+    """The pool of free ``FaultPage``s. It needs no lock: taking a page off the deque is atomic."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._returned: deque[PageMemory] = deque()
+
+    def acquire(self) -> FaultPage:
+        """Returns a page whose records are all zero."""
+        page = FaultPage(self)
+        page._memory.records.view(np.uint64)[:] = 0
+        return page
+
+    def _make(self) -> None:
+        address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
+        try:
+            self._returned.append(PageMemory(address))
+        except BaseException:
+            if not any(memory.address == address for memory in self._returned.copy()):
+                self._driver.free_host(address)
+            raise
+
+    def trim(self) -> None:
+        """Returns the memory of free pages to the driver. Blocks until the device is idle."""
+        while self._returned:
+            held: list[PageMemory] = []
+            try:
+                held.extend(starmap(self._returned.popleft, _ONCE))
+                address = held[0].address
+                held.clear()  # before the call: an interrupt after it would put freed memory back
+            except IndexError:  # another thread took it
+                return
+            finally:
+                self._returned.extend(held)
+            try:
+                self._driver.free_host(address)
+            except DeviceError:
+                self._returned.append(PageMemory(address))
+                raise
+
+
+def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
+    """Moves one free item of a pool into ``held``, in one atomic call in C. So an interrupt cannot lose the item: it is
+    in the pool, or in ``held``, whose items a finaliser returns to the pool. Calls ``make`` while the pool is empty."""
+    while not held:
+        try:
+            held.extend(starmap(unused.popleft, _ONCE))
+        except IndexError:
+            make()
+
+
+core.setup(FaultPage=FaultPage, FaultReport=FaultReport, GraphFaultReport=GraphFaultReport, record_bytes=RECORD_BYTES)

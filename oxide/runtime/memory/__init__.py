@@ -1,0 +1,1 @@
+"""Device memory, page-locked memory, and when each is free again."""

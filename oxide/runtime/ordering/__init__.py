@@ -1,0 +1,1 @@
+"""Streams, events, and the order of what is submitted to them."""
