@@ -8,7 +8,8 @@ float, and ``np.maximum`` returns NaN if either argument is NaN.
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -32,24 +33,16 @@ _RENAMED = {
 }
 
 
-def floor(x: float) -> float:
-    """Returns the greatest whole number that is not above ``x``, as a float."""
-    _only_in_a_kernel("floor")
+def _rounding(name: str) -> Callable[[float], float]:
+    def function(x: float) -> float:
+        raise TypeError(f"np.{name} of a kernel has a meaning only there")
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
-def ceil(x: float) -> float:
-    """Returns the least whole number that is not below ``x``, as a float."""
-    _only_in_a_kernel("ceil")
-
-
-def trunc(x: float) -> float:
-    """Returns ``x`` without its fraction, as a float."""
-    _only_in_a_kernel("trunc")
-
-
-def rint(x: float) -> float:
-    """Returns the nearest whole number as a float; if two are equally near, the even one."""
-    _only_in_a_kernel("rint")
+ROUNDING = floor, ceil, trunc, rint = tuple(map(_rounding, ("floor", "ceil", "trunc", "rint")))
+"""Functions that round to a whole number, which is a float. They have no body here: the front end lowers calls."""
 
 
 @device
@@ -77,9 +70,6 @@ def square(x: Any) -> Any:
     return x * x
 
 
-ROUNDING = (floor, ceil, trunc, rint)
-"""Functions without a body here: the front end lowers calls of them."""
-
 FUNCTIONS: dict[Any, Any] = {
     **{getattr(np, name): getattr(math, name) for name in _SAME.split()},
     **{getattr(np, name): getattr(math, other) for name, other in _RENAMED.items()},
@@ -105,7 +95,3 @@ def in_kernels(value: Any) -> Any:
 
 
 _KINDS: tuple[type, ...] = tuple({type(function) for function in _ALL})
-
-
-def _only_in_a_kernel(name: str) -> NoReturn:
-    raise TypeError(f"np.{name} of a kernel has a meaning only there")

@@ -12,11 +12,10 @@ only a shift's amount or only compared stays unchanged: no address depends on it
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from oxide.compiler.ir.control_flow import suffixed
-from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number
 
 _WIDEST = 16
@@ -34,10 +33,10 @@ def hidden_masks(module: Module) -> Module:
     module = module.copy()
     kept = module.add_metadata("!{}")
     for function in module.defined:
-        uses = _uses(function)
+        users = function.users()
         replaced: dict[Value, Value] = {}
         for instruction in list(function.instructions):
-            if _bits(instruction) and any(_matters(instruction, user) for user in uses[instruction]):
+            if _bits(instruction) and any(_matters(instruction, user) for user in users.get(instruction, ())):
                 added = list(_hidden(module, instruction, kept))
                 instruction.block.replace(instruction, added)
                 replaced[instruction] = added[-1]
@@ -55,14 +54,6 @@ def _bits(instruction: Instruction) -> int:
         case Cast(opcode="trunc", value=value, type="i8" | "i16" as kind) if value.type in _TYPES:
             return int(kind[1:])
     return 0
-
-
-def _uses(function: Function) -> dict[Value, list[Instruction]]:
-    uses: dict[Value, list[Instruction]] = defaultdict(list)
-    for instruction in function.instructions:
-        for operand in instruction.operands:
-            uses[operand].append(instruction)
-    return uses
 
 
 def _matters(value: Instruction, user: Instruction) -> bool:

@@ -144,10 +144,7 @@ class _Proof:
             if parameter.kind not in ("slice", "disjoint") or parameter.name not in names:
                 raise _Refused(f"its parameter {parameter.name} is {parameter.annotation}")
             self.slices[words[0]] = parameter, words[1:]
-        self.users: dict[Value, list[Instruction]] = {}
-        for instruction in self.function.instructions:
-            for operand in instruction.operands:
-                self.users.setdefault(operand, []).append(instruction)
+        self.users = self.function.users()
         self.own = {
             address
             for address, (parameter, lengths) in self.slices.items()

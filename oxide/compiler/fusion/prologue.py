@@ -110,10 +110,7 @@ def _loads(function: Function, address: Argument, kind: str) -> list[Load]:
     derived: dict[Value, None] = {address: None}
     loads: list[Load] = []
     pending: list[Value] = [address]
-    users: dict[Value, list[Instruction]] = {}
-    for instruction in function.instructions:
-        for operand in dict.fromkeys(instruction.operands):
-            users.setdefault(operand, []).append(instruction)
+    users = function.users()
     while pending:
         base = pending.pop()
         for user in users.get(base, ()):

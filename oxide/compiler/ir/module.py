@@ -63,6 +63,14 @@ class Function:
     def calls(self) -> Iterator[Call]:
         return (instruction for instruction in self.instructions if isinstance(instruction, Call))
 
+    def users(self) -> dict[Value, list[Instruction]]:
+        """Returns the instructions that use each value. A value that nothing uses is not among them."""
+        found: dict[Value, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in dict.fromkeys(instruction.operands):
+                found.setdefault(operand, []).append(instruction)
+        return found
+
     @property
     def values(self) -> dict[str, Value]:
         """Returns the arguments, instructions and blocks by name."""
