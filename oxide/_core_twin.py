@@ -133,9 +133,9 @@ class Operation:
         whose data may be in flight, and host arrays are filled."""
         return given.Map(self, function, "map", MAP)
 
-    def __del__(self) -> None:
+    def __del__(self, note: Any = note_dropped) -> None:  # at the interpreter's end a module's names may be gone
         if self._unused and not self._used:
-            note_dropped(self)
+            note(self)
 
 
 class Stage(Operation):

@@ -78,8 +78,9 @@ def call_soon(function: Callable[[Any], object], argument: Any) -> None:
     function(argument)
 
 
-def note_dropped(thing: Any) -> None:
-    """Records an unused object and the line that has dropped it, and warns of it."""
+def note_dropped(thing: Any, given: Any = given, sys: Any = sys) -> None:
+    """Records an unused object and the line that has dropped it, and warns of it. At the interpreter's end the module's
+    names may be gone."""
     if given.is_ended:
         given.complain(thing)
     else:

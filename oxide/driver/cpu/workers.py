@@ -207,16 +207,17 @@ class WorkerScheduler(Scheduler):
         for worker in workers:
             worker.join()
 
-    def abandon(self) -> None:
-        # Never waits for the lock: at interpreter exit a worker that will never run again may hold it.
-        if DRIVER_LOCK.acquire(blocking=False):
+    def abandon(self, lock: Any = DRIVER_LOCK) -> None:
+        # At the interpreter's exit the module's names may be gone, and a worker that will never run again may hold the
+        # lock: it is not waited for.
+        if lock.acquire(blocking=False):
             try:
                 if not self._in_section:
                     self._closed = True
                     while self._idle:
                         self._end_idle()
             finally:
-                DRIVER_LOCK.release()
+                lock.release()
 
     def _recover(self, mine: CpuStream | None) -> None:
         """Restores the invariants after an interrupt. ``mine`` is the stream that this thread was running, if any."""
