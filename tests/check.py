@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for command in (["format", "--check"], ["check"])
         if python and subprocess.run([sys.executable, "-m", "ruff", *command, *python], cwd=reach.ROOT).returncode
     ]
+    failed += stale_recipes({str(file) for file in changed})
     reached = reach.files(changed)
     options = ["-x"] if asked.first else []
     if reached and (status := run_tests(reached, changed, asked.seconds, *options)) not in (0, 5):
@@ -69,6 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:
         print(f"make check: failed: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def stale_recipes(changed: set[str]) -> list[str]:
+    """Returns the recipes that touch a changed file and no longer apply."""
+    found = []
+    for patch in sorted((reach.ROOT / "tests" / "recipes").glob("*.patch")):
+        lines = patch.read_text().splitlines()
+        if changed.intersection(line[len("+++ b/") :] for line in lines if line.startswith("+++ b/")):
+            ran = subprocess.run(["git", "apply", "--check", patch], cwd=reach.ROOT, capture_output=True)
+            found += [f"tests/recipes/{patch.name} no longer applies"] if ran.returncode else []
+    return found
 
 
 def run_tests(files: Sequence[Path], changed: Sequence[Path], seconds: float, *options: str) -> int:

@@ -9,6 +9,7 @@ Conventions, read from the line that opens a block:
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import pkgutil
@@ -150,6 +151,15 @@ def test_the_book_names_every_variable_of_the_environment() -> None:
 def test_the_book_names_every_public_name() -> None:
     words = set(re.findall(r"\w+", "".join(read(page) for page in PAGES)))
     assert not set(oxide.__all__) - words
+
+
+def test_every_name_that_the_package_imports_is_public() -> None:
+    tree = ast.parse(read(ROOT / "oxide" / "__init__.py"))
+    imported = {
+        each.asname or each.name for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
+    }
+    hidden = {name for name in imported - {*oxide.__all__} if name[0] != "_"}
+    assert hidden == {"TYPE_CHECKING", "Any", "zip"}  # a star import leaves Python's own zip
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -56,7 +56,8 @@ class Primitive:
     definition: str = ""
     """The declarations and the body of a function of numbers, in IR that both back ends compile. The parameters have
     the names of the declaration's. ``{types[0]}`` stands for the LLVM type of the first parameter, ``{suffix}`` for
-    this type in the names of LLVM's intrinsics, and ``{result}`` for the type of the result."""
+    this type in the names of LLVM's intrinsics, and ``{result}`` for the type of the result. The width is ``ctlz`` of
+    0, and i128 is between two types that may be the same. A declaration may be repeated."""
     ptx: str | Mapping[int, str] = ""
     """The declarations and the body for a GPU, or those by the least compute capability that has them. The parameters
     are ``%context`` if threads meet in the function, ``%mask``, those of the declaration, and ``%site``. With

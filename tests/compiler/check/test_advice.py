@@ -18,7 +18,7 @@ from oxide import DisjointSlice, Slice, kernel, warp
 from oxide.compiler.check import advice, constructs, misuse
 from oxide.compiler.signature import annotation_advice
 from oxide.driver.base import KernelResources
-from oxide.language import arrays
+from oxide.language import arrays, tile
 from tests.compiler.check.test_wrong_kernels import snapshots
 
 
@@ -127,3 +127,7 @@ def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:
 def test_the_hints_for_sign_and_round_have_the_same_results() -> None:
     assert "(x > 0) - (x < 0)" in advice.NUMPY["sign"]
     assert advice.NUMPY["round"] == "np.rint(x)"
+
+
+def test_no_advice_is_kept_for_a_word_that_tile_kernels_have() -> None:
+    assert not tile.WORDS.keys() & {*tile._INSTEAD, *tile._INSTEAD_OF_BUILTINS}
