@@ -148,7 +148,7 @@ class ScalarType:
         return converted(value, self.dtype)[()]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScalarType) and self.name == other.name
+        return self.name == other.name if isinstance(other, ScalarType) else NotImplemented  # NumPy compares its dtypes
 
     def __hash__(self) -> int:
         return hash(self.name)

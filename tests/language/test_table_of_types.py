@@ -74,6 +74,14 @@ def test_an_entry_agrees_with_its_dtype(scalar: ScalarType) -> None:
         assert scalar.limits == (info.min, info.max)
 
 
+@pytest.mark.parametrize("scalar", SCALARS.values(), ids=str)
+def test_a_type_equals_its_dtype(scalar: ScalarType) -> None:
+    other = SCALARS["i8" if scalar.name != "i8" else "u8"]
+    found = [scalar == scalar.dtype, scalar.dtype == scalar, scalar != other, scalar != other.dtype]
+    assert found == [True] * 4
+    assert (scalar != scalar.dtype, scalar.dtype != scalar, scalar == other.dtype) == (False, False, False)
+
+
 @pytest.mark.parametrize("scalar", NARROW.values(), ids=str)
 def test_the_bits_of_a_narrow_float_are_those_of_its_dtype(scalar: ScalarType) -> None:
     every = np.arange(2**scalar.bits).astype(scalar.bits_dtype)
