@@ -68,8 +68,17 @@ NUMPY: dict[str, str] = {
         for name in MATHEMATICS
         if hasattr(np, name) and name not in ("prod", "remainder", "pow")
     },
+    "arccos": "math.acos(x)",
+    "arccosh": "math.acosh(x)",
+    "arcsin": "math.asin(x)",
+    "arcsinh": "math.asinh(x)",
+    "arctan": "math.atan(x)",
+    "arctan2": "math.atan2(y, x)",
+    "arctanh": "math.atanh(x)",
+    "deg2rad": "math.radians(x)",
+    "rad2deg": "math.degrees(x)",
 }
-"""Maps the functions of NumPy that some kernels lack to their replacements in a kernel."""
+"""Maps NumPy's functions that a kernel lacks, or takes no such arguments for, to what to write there."""
 
 BUILTINS: dict[str, str] = {
     "sum": f"write {_LOOP} that adds",

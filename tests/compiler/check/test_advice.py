@@ -14,7 +14,7 @@ from numba import cuda
 
 import oxide
 import oxide_kernels
-from oxide import DisjointSlice, Slice, kernel, warp
+from oxide import CompileError, DisjointSlice, Slice, f32, kernel, thread, warp
 from oxide.compiler.check import advice, constructs, misuse
 from oxide.compiler.signature import annotation_advice
 from oxide.driver.base import KernelResources
@@ -131,3 +131,13 @@ def test_the_hints_for_sign_and_round_have_the_same_results() -> None:
 
 def test_no_advice_is_kept_for_a_word_that_tile_kernels_have() -> None:
     assert not tile.WORDS.keys() & {*tile._INSTEAD, *tile._INSTEAD_OF_BUILTINS}
+
+
+def test_a_function_of_numpy_that_is_called_wrongly_names_the_one_of_numbers() -> None:
+    def body(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = np.arctan(x)
+
+    with pytest.raises(CompileError, match=r"use math\.atan\(x\)"):
+        kernel(body).specialize()
