@@ -212,8 +212,9 @@ def check_indices(kind: SliceType, index: Any) -> bool:
         return False
     if len(parts) != kind.ndim or (kind.ndim == 1 and isinstance(index, types.BaseTuple)):
         if kind.ndim == 1:
+            declared = f"{'Slice' if kind.kind in ('slice', 'unchecked') else 'DisjointSlice'}{len(parts)}"
             note(
-                f"{name} has one axis: declare a matrix as Slice{len(parts)}[{display(kind.dtype)}], or write "
+                f"{name} has one axis: declare a matrix as {declared}[{display(kind.dtype)}], or write "
                 f"{name}[row * width + column]"
             )
             return False
