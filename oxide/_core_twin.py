@@ -202,6 +202,7 @@ class Zip(Operation):
         self._parts = parts
         super().__init__(*parts)
         device = parts[0]._placement if parts and parts[0]._placed else None
+        # a list, as a generator takes longer for few parts
         if device is not None and all([part._placed and part._placement == device for part in parts]):  # noqa: C419
             self.place_as(parts[0])
 

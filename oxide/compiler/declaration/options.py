@@ -26,9 +26,9 @@ def _block(function: Callable[..., Any], name: str, block: int | tuple[int, ...]
     if block is None:
         return None
     sizes = _sizes(block)
-    if not sizes:
+    if sizes is None:
         raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
-    x, y, z = (*sizes, 1, 1)[:3]
+    x, y, z = sizes
     # Along x and y, a size is limited only by the number of threads in the block.
     if x * y * z > MAX_THREADS_PER_BLOCK or z > MAX_BLOCK[2]:
         raise located(
@@ -45,27 +45,25 @@ def _cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, 
     if cluster is None:
         return None
     sizes = _sizes(cluster)
-    if not sizes or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
+    if sizes is None or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
         found = f", {written(math.prod(sizes))} blocks" if sizes else ""
         raise located(
             function,
             f"kernel {name}: cluster is {written(cluster)}{found}; give one to three numbers of blocks of at least 1, "
             f"whose product is at most {MAX_BLOCKS_PER_CLUSTER}",
         )
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
+    return sizes
 
 
 def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
     """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
     sizes = _sizes(items)
-    if not sizes or max(sizes) > _MOST_ITEMS:
+    if sizes is None or max(sizes) > _MOST_ITEMS:
         raise located(
             function,
             f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers from 1 to {_MOST_ITEMS}",
         )
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
+    return sizes
 
 
 def _max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> int | None:
@@ -83,12 +81,13 @@ def wants_lines(function: Callable[..., Any], name: str, lineinfo: bool | None) 
     return tools.lines_are_wanted() if lineinfo is None else lineinfo
 
 
-def _sizes(given: object) -> tuple[int, ...]:
-    """Returns the given one to three sizes, each at least 1; an empty tuple if anything else was given."""
+def _sizes(given: object) -> Dim3 | None:
+    """Returns the given one to three sizes, each at least 1, as three; None if anything else was given."""
     sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     if not 1 <= len(sizes) <= 3 or not all(_is_whole(size) and size >= 1 for size in sizes):
-        return ()
-    return tuple(map(int, sizes))
+        return None
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
+    return x, y, z
 
 
 def _is_whole(number: object) -> bool:

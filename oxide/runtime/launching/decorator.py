@@ -79,10 +79,9 @@ def kernel(
     docs/sanitizer.md. ``configs`` are candidates for ``k.tune``: dicts of ``block``, ``items_per_thread`` and
     ``max_registers``. Launches use the first candidate until ``k.tune`` has run.
     """
-    try:
-        _SIGNATURE.bind(function, **options)
-    except TypeError as error:
-        raise TypeError(f"kernel() {error}") from None
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"kernel() got an unexpected keyword argument {name!r}")
     # Annotations are mostly strings, and may name a local of the function that defines the kernel.
     options["names"] = dict(sys._getframe(1).f_locals)
     if function is None:
@@ -95,9 +94,10 @@ def kernel(
 
 
 # The options are listed once, in the second overload.
-_own, _options = inspect.signature(kernel), inspect.signature(get_overloads(kernel)[1])
-_SIGNATURE = _own.replace(parameters=[_own.parameters["function"], *[*_options.parameters.values()][1:]])
-kernel.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+_own = inspect.signature(kernel)
+_, *_listed = inspect.signature(get_overloads(kernel)[1]).parameters.values()
+_OPTIONS = frozenset(option.name for option in _listed)
+kernel.__signature__ = _own.replace(parameters=[_own.parameters["function"], *_listed])  # type: ignore[attr-defined]
 
 
 @without_frames
