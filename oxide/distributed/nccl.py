@@ -405,9 +405,7 @@ class _Watch:
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
             with unheld(self._lock):
-                plane = self._plane
-                if plane.failure is not None or plane.closed:
-                    plane.require_going()
+                self._plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
                 for waiting in self._mine.values() if to == TO_ALL else (self._mine[to],):
