@@ -56,10 +56,6 @@ from oxide.compiler.frontend.lowering.types import (
     display,
     is_mixed_comparison,
     lower_mixed_comparison,
-    mixed_arguments,
-    mixed_signature,
-    unary_signature,
-    unify_mixed,
 )
 from oxide.compiler.frontend.variables import UncountedLower
 from oxide.compiler.ir.portable import LoweredKernel
@@ -85,6 +81,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     contraction,
     half,
     inference,
+    integers,
     literals,
     mathematics,
     numba_vocabulary,
@@ -257,11 +254,14 @@ class _Remembering(types.Function):  # type: ignore[misc]
     end's time."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        key = self, tuple(args), tuple(kws.items())
+        own = not session().numba_style and context.is_the_authors()
+        key = self, tuple(args), tuple(kws.items()), own
         remembered = session().remembered
         found = remembered.get(key)
         if found is None:
             found = None if session().numba_style else complex_numbers.complex_signature(self, args)
+            if found is None and own and not kws:
+                found = integers.integer_signature(self, args)
             if found is None:
                 found = super().get_call_type(context, args, kws)
             else:
@@ -313,7 +313,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             literal = complex_numbers.type_of_constant(val)
             if literal is not None:
                 return literal
-            if type(val) is float and self._is_the_authors():
+            if type(val) is float and self.is_the_authors():
                 return OPEN
             if (narrow := half.type_of_constant(val)) is not None:
                 return narrow
@@ -324,11 +324,11 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if not hasattr(typ.pymod, attr):
             raise errors.TypingError(f"Unknown attribute '{attr}' of type {typ}")
         value = getattr(typ.pymod, attr)
-        if type(value) is int and not session().numba_style and self._is_the_authors():
+        if type(value) is int and not session().numba_style and self.is_the_authors():
             return types.literal(value)  # as a literal, it takes the type of a float operand
         return super().resolve_module_constants(typ, attr)
 
-    def _is_the_authors(self) -> bool:
+    def is_the_authors(self) -> bool:
         """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
         return function is None or not authors.is_numbas(function.func_id.filename)
@@ -352,9 +352,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return super().resolve_function_type(func, args, kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
-            args = mixed_arguments(func, args)
-            resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
-            return unary_signature(func, args) or literals.open_result(func, given, resolved)
+            if not (isinstance(func, _Remembering) and integers.integer_signature(func, args)):
+                args = integers.closed_arguments(func, args)
+            return literals.open_result(func, given, super().resolve_function_type(func, args, kws))
         except core_errors.TypingError as error:
             # numba-cuda does not catch numba's own error class, but it must catch this error: it then tries other
             # overloads, and adds the place in the source.
@@ -391,7 +391,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             complex_numbers.unify_complex(first, second)
             or literals.unify_literals(first, second)
             or half.unify_half(first, second)
-            or unify_mixed(first, second)
+            or integers.unify_integers(first, second)
         )
         return mixed or super().unify_pairs(first, second)
 

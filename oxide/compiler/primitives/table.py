@@ -26,6 +26,9 @@ OPEN = "float"
 """Stands for the type of a Python float that takes the type of the first typed float that it meets. As an argument it
 is an ``f64``."""
 
+PLACE = "place"
+"""Stands for the type of a place: an ``i64`` that floats take for a Python integer. It is only a result."""
+
 SCALAR = "oxide.scalar."
 """The prefix of the symbols that entries of functions of numbers define."""
 
@@ -167,7 +170,7 @@ def bits(signature: Signature) -> int:
 
 def llvm_type(kind: str) -> str:
     """Returns LLVM's type for the values of a scalar type, and for ``NONE``."""
-    return "void" if kind == NONE else SCALARS[kind].register_type
+    return "void" if kind == NONE else SCALARS["i64" if kind == PLACE else kind].register_type
 
 
 # Rules

@@ -11,7 +11,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from .registry import lowering_registry, note, typing_registry
-from .types import conversion_problem, display
+from .types import PLACE, conversion_problem, display
 
 
 def structure(*kinds: Any, members: Callable[[Any], list[tuple[str, Any]]]) -> None:
@@ -55,13 +55,13 @@ def same_form(*kinds: Any) -> None:
 
 
 def has_length(*kinds: Any) -> Callable[[Any], Any]:
-    """Makes ``len(x)`` an i64, which the decorated function lowers."""
+    """Makes ``len(x)`` a place, which the decorated function lowers."""
 
     def register(lower: Any) -> Any:
         @typing_registry.register_global(len)
         class Length(AbstractTemplate):  # type: ignore[misc]
             def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-                return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], kinds) else None
+                return signature(PLACE, *args) if len(args) == 1 and isinstance(args[0], kinds) else None
 
         for kind in kinds:
             lowering_registry.lower(len, kind)(lower)

@@ -23,7 +23,7 @@ from oxide.language import intrinsics
 
 from .operators import ARITHMETIC, COMPARISONS, operation_of
 from .registry import lowering_registry
-from .types import OPEN, HalfType, OpenFloat
+from .types import OPEN, HalfType, OpenFloat, OpenInteger, Place
 
 _ARITHMETIC = frozenset(
     {
@@ -33,6 +33,7 @@ _ARITHMETIC = frozenset(
 )
 _POWERS = frozenset({operator.pow, pow, math.pow})
 _WITH_INTEGERS = frozenset({math.ldexp})
+_INTEGERS = types.IntegerLiteral | OpenInteger | Place
 
 
 @register_model(OpenFloat)
@@ -48,7 +49,7 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     If the function is not arithmetic, or if no argument is a typed float, open floats become f64, except where they may
     stay open (``_takes_open``).
     """
-    if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
+    if not any(isinstance(argument, OpenFloat | _INTEGERS) for argument in args):
         return args
     if any(isinstance(argument, types.Complex) for argument in args):
         return args  # ``complex_numbers.py`` has the rule for them
@@ -61,7 +62,7 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     taken = []
     for number, argument in enumerate(args):
         exponent = key in _POWERS and number == 1
-        is_integer = isinstance(argument, types.IntegerLiteral) and not exponent and key not in _WITH_INTEGERS
+        is_integer = isinstance(argument, _INTEGERS) and not exponent and key not in _WITH_INTEGERS
         taken.append(met if isinstance(argument, OpenFloat) or is_integer else argument)
     return tuple(taken)
 
@@ -73,8 +74,7 @@ def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
     if (
         resolved is None
         or resolved.return_type != types.float64
-        or not any(isinstance(argument, OpenFloat) for argument in args)
-        or not all(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args)
+        or not all(isinstance(argument, OpenFloat | _INTEGERS) for argument in args)
         or not _meets(key)
     ):
         return resolved
@@ -88,11 +88,11 @@ def unify_literals(first: Any, second: Any) -> Any:
         if isinstance(literal, OpenFloat):
             if isinstance(other, types.Float | HalfType):
                 return other
-            if isinstance(other, types.IntegerLiteral):
+            if isinstance(other, _INTEGERS):
                 return OPEN
             if isinstance(other, types.Integer | types.Boolean):
                 return types.float64
-        if isinstance(literal, types.IntegerLiteral) and isinstance(other, types.Float | HalfType):
+        if isinstance(literal, _INTEGERS) and isinstance(other, types.Float | HalfType):
             return other
     return None
 

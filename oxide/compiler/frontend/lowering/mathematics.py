@@ -76,8 +76,7 @@ def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of a power are converted to.
 
     An f32 to the power of an integer is an f32; numba would compute it in f64. With an f64 base, an unsigned exponent
-    becomes an f64. A constant exponent of ``**`` stays a constant, because numba expands the power into products. A
-    negative constant exponent of an integer is refused, because the result could only be 0, 1 or -1.
+    becomes an f64. A constant exponent of ``**`` stays a constant, because numba expands the power into products.
     """
     key = getattr(function, "typing_key", function)
     if len(args) != 2 or key not in _POWERS:
@@ -86,9 +85,6 @@ def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     constant = args[1].literal_value if isinstance(args[1], types.IntegerLiteral) and key is not math.pow else None
     if not isinstance(exponent, types.Integer):
         return args
-    if isinstance(base, types.Integer) and constant is not None and constant < 0:
-        note(f"an integer to the power of {constant} is a fraction; convert it, as in f64(x) ** {constant}")
-        raise errors.TypingError("negative power of an integer")
     if constant is None and (base == types.float32 or (base == types.float64 and not exponent.signed)):
         return (base, base)
     return args

@@ -14,11 +14,11 @@ from oxide.compiler.source.typings import Signature
 from oxide.language.warp import FULL_MASK
 
 from .registry import first_parameters, lowering_registry, note, site_number, typing_registry
-from .types import NUMBA_TYPES, OPEN, display
+from .types import NUMBA_TYPES, OPEN, PLACE, WeakInteger, display
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
-_NUMBA_TYPES = {**NUMBA_TYPES, table.OPEN: OPEN, table.NONE: types.none}
+_NUMBA_TYPES = {**NUMBA_TYPES, table.OPEN: OPEN, table.PLACE: PLACE, table.NONE: types.none}
 _KINDS = {kind: name for name, kind in _NUMBA_TYPES.items()}
 
 
@@ -44,7 +44,7 @@ def site(builder: Any, what: str, assertion: str | None = None, axis: int | None
 def kind_of(kind: Any) -> str:
     """Returns a type's name in the entries of primitives. A type that is not a scalar has its name for users."""
     plain = types.unliteral(kind)
-    return _KINDS.get(plain) or display(plain)
+    return display(plain) if isinstance(plain, WeakInteger) else _KINDS.get(plain) or display(plain)
 
 
 def as_bit(builder: Any, value: Any) -> Any:

@@ -19,6 +19,7 @@ from numba.cuda.typing.templates import signature
 
 from .common import structure
 from .registry import lowering_registry, proxy
+from .types import PLACE
 
 _WORD = ir.IntType(64)
 _ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constant(_WORD, 2**63 - 1)
@@ -43,12 +44,13 @@ class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
     """The type of the iterator of a ``CountedRangeType``."""
 
     def __init__(self, dtype: Any) -> None:
-        super().__init__(f"counted_range_iterator_{dtype}", dtype)
+        self.dtype = dtype
+        super().__init__(f"counted_range_iterator_{dtype}", PLACE)
 
     def unify(self, typingctx: Any, other: Any) -> Any:
         if not isinstance(other, CountedRangeIteratorType):
             return None
-        dtype = typingctx.unify_pairs(self.yield_type, other.yield_type)
+        dtype = typingctx.unify_pairs(self.dtype, other.dtype)
         return None if dtype is None else CountedRangeIteratorType(dtype)
 
 
@@ -56,23 +58,20 @@ structure(CountedRangeType, members=lambda kind: [(name, kind.dtype) for name in
 structure(
     CountedRangeIteratorType,
     members=lambda kind: [
-        ("number", types.CPointer(kind.yield_type)),
+        ("number", types.CPointer(kind.dtype)),
         ("left", types.CPointer(types.int64)),
-        ("step", kind.yield_type),
+        ("step", kind.dtype),
     ],
 )
 
 
 def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of a ``range`` are converted to if one of them is a ``u64``. Returns other
-    arguments unchanged.
-
-    All arguments become ``u64`` if each is unsigned or a literal that is not negative. Otherwise they become ``i64``,
-    as in all arithmetic on ``u64`` and signed integers.
-    """
-    if types.uint64 not in (types.unliteral(argument) for argument in args):
+    """Returns the types that the arguments of a ``range`` are converted to: ``u64`` if one is a ``u64`` and no other
+    can be negative, otherwise ``i64``."""
+    if not all(isinstance(argument, types.Integer) for argument in args):
         return args
-    return (types.uint64 if all(_never_negative(argument) for argument in args) else types.int64,) * len(args)
+    unsigned = types.uint64 in map(types.unliteral, args) and all(map(_never_negative, args))
+    return (types.uint64 if unsigned else types.int64,) * len(args)
 
 
 def counted(found: Any) -> Any:

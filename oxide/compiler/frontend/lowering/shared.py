@@ -27,7 +27,7 @@ from .common import address, attribute, has_length
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, index_parts
-from .types import display
+from .types import PLACE, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -154,9 +154,9 @@ def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _lengths(context, builder, sig.args[0])[0]
 
 
-@attribute(BlockArrayType, "shape", lambda kind: types.UniTuple(types.int64, kind.ndim))
+@attribute(BlockArrayType, "shape", lambda kind: types.UniTuple(PLACE, kind.ndim))
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    return context.make_tuple(builder, types.UniTuple(types.int64, kind.ndim), _lengths(context, builder, kind))
+    return context.make_tuple(builder, types.UniTuple(PLACE, kind.ndim), _lengths(context, builder, kind))
 
 
 def check_index(kind: Any, index: Any) -> bool:

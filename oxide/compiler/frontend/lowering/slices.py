@@ -27,7 +27,7 @@ from .common import check_value, has_length, same_form, structure
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .thread import ThreadIndexType
-from .types import display
+from .types import PLACE, display
 from .unchecked import load_unchecked, mark_unchecked
 
 _WORD = ir.IntType(64)
@@ -92,7 +92,7 @@ def _members(kind: Any) -> list[tuple[str, Any]]:
     data = "data", types.CPointer(kind.dtype)
     if kind.ndim == 1:
         return [data, ("length", types.int64)]
-    return [data, ("shape", types.UniTuple(types.int64, kind.ndim))]
+    return [data, ("shape", types.UniTuple(PLACE, kind.ndim))]
 
 
 structure(SliceType, members=_members)
@@ -303,7 +303,7 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
     key = SliceType
 
     def resolve_shape(self, kind: Any) -> Any:
-        return types.UniTuple(types.int64, kind.ndim) if kind.ndim > 1 else None
+        return types.UniTuple(PLACE, kind.ndim) if kind.ndim > 1 else None
 
     def resolve_dtype(self, kind: Any) -> Any:
         return types.NumberClass(kind.dtype) if isinstance(kind.dtype, types.Number | types.Boolean) else None

@@ -16,13 +16,14 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from oxide.compiler.primitives.table import PLACE as PLACE_KIND
 from oxide.compiler.primitives.table import Primitive, returning
 from oxide.language import thread, warp
 
 from .common import methods, optional, primitive, structure
 from .primitives import call, register
 from .registry import lowering_registry, note, proxy, typing_registry
-from .types import display
+from .types import PLACE, display
 
 _WORD = ir.IntType(64)
 _NONE = ir.Constant(_WORD, -1)
@@ -100,7 +101,7 @@ class CoordinatesAttributes(AttributeTemplate):  # type: ignore[misc]
     key = CoordinatesType
 
     def generic_resolve(self, coordinates: Any, name: str) -> Any:
-        return types.int64 if name in ("x", "y", "z") else None
+        return PLACE if name in ("x", "y", "z") else None
 
 
 @lowering_registry.lower_getattr_generic(CoordinatesType)
@@ -166,7 +167,7 @@ class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
     key = "oxide.thread_index.get"
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, recvr=self.this) if not args and not kws else None
+        return signature(PLACE, recvr=self.this) if not args and not kws else None
 
 
 methods(ThreadIndexType, get=ThreadIndexGet)
@@ -206,7 +207,7 @@ def _warp_id(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.zext(builder.lshr(linear, ir.Constant(ir.IntType(32), 5)), _WORD)
 
 
-register(Primitive(thread.index_2d_row, returning("i64")), lowered=_row)
-register(Primitive(thread.index_2d_col, returning("i64")), lowered=_column)
-register(Primitive(warp.lane_id, returning("i64")), lowered=_lane_id)
-register(Primitive(warp.warp_id, returning("i64")), lowered=_warp_id)
+register(Primitive(thread.index_2d_row, returning(PLACE_KIND)), lowered=_row)
+register(Primitive(thread.index_2d_col, returning(PLACE_KIND)), lowered=_column)
+register(Primitive(warp.lane_id, returning(PLACE_KIND)), lowered=_lane_id)
+register(Primitive(warp.warp_id, returning(PLACE_KIND)), lowered=_warp_id)

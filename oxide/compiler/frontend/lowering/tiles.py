@@ -37,7 +37,7 @@ from .slices import (
     lower_flat,
 )
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
-from .types import display
+from .types import PLACE, display
 
 _WORD = ir.IntType(64)
 _ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
@@ -308,14 +308,14 @@ class TileAttributes(AttributeTemplate):  # type: ignore[misc]
         if len(kind.tile) == 1:
             note(f"{kind.what} has no shape: its size is len(…)")
             return None
-        return types.UniTuple(types.int64, 2)
+        return types.UniTuple(PLACE, 2)
 
 
 @lowering_registry.lower_getattr(TileRefType, "shape")
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     tile = proxy(context, builder, kind, value)
     _report_none(builder, kind, tile)
-    return context.make_tuple(builder, types.UniTuple(types.int64, 2), _sides(kind, tile))
+    return context.make_tuple(builder, types.UniTuple(PLACE, 2), _sides(kind, tile))
 
 
 def _report_none(builder: Any, kind: Any, tile: Any) -> None:

@@ -1,19 +1,17 @@
-"""Scalar types: maps ``ScalarType`` objects to numba's types, and types arithmetic on ``u64`` and signed integers."""
+"""Scalar types: maps ``ScalarType`` objects to numba's types; the types of Python numbers and places."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typeconv import Conversion
-from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language.types import SCALARS, ScalarType
 
-from .operators import COMPARISONS, operation_of
+from .operators import COMPARISONS
 
 
 class HalfType(types.Number):  # type: ignore[misc]
@@ -38,17 +36,36 @@ class OpenFloat(types.Float):  # type: ignore[misc]
 OPEN = OpenFloat()
 
 
+class WeakInteger(types.Integer):  # type: ignore[misc]
+    """An integer of 64 bits without a type of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, bitwidth=64, signed=True)
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        if isinstance(other, types.Integer):
+            return Conversion.promote if other.bitwidth == 64 else Conversion.unsafe
+        return Conversion.unsafe if isinstance(other, types.Number | types.Boolean) else None
+
+
+class OpenInteger(WeakInteger):
+    """The type of a variable that holds a Python integer."""
+
+
+class Place(WeakInteger):
+    """The type of an index of a thread, a length, or the variable of a ``range``."""
+
+
+OPEN_INTEGER = OpenInteger("open_integer")
+PLACE = Place("place")
+
+
 NUMBA_TYPES: dict[str, Any] = {
     name: HalfType(scalar) if scalar.precision else getattr(types, {"b": "boolean"}.get(scalar.kind, scalar.dtype_name))
     for name, scalar in SCALARS.items()
 }
 
-NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64"}
-
-_INTEGER_OPERATORS = (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor)
-_UNARY = (operator.neg, operator.pos, operator.invert, abs)
-_DIVISIONS = (operator.floordiv, operator.mod, divmod)
-_SHIFTS = (operator.lshift, operator.rshift)
+NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", OPEN_INTEGER: "i64", PLACE: "i64"}
 
 
 @typeof_impl.register(ScalarType)
@@ -56,65 +73,9 @@ def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
     return types.NumberClass(NUMBA_TYPES[value.name])
 
 
-def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation on ``u64`` and signed integers are converted to. Returns the
-    arguments of any other operation unchanged.
-
-    NumPy and numba give a float64 for such an operation, because no integer type holds both ranges. Kernels compute
-    indices with such sums (``m * n + thread.index_2d_col()``), so in a kernel the result is an ``i64``, like an index,
-    and the arithmetic is modulo 2**64. A quotient or a remainder in ``i64`` would be wrong, not just wrapped, for
-    numbers of 2**63 or more. With a non-negative constant, it is computed in ``u64``; otherwise ``mixed_signature``
-    types it. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` is 0 if ``n`` is less than ``m``.
-    """
-    plain = [types.unliteral(argument) for argument in args]
-    if not _is_mixed(plain):
-        return args
-    key = operation_of(function)
-    if len(plain) == 2 and key in _DIVISIONS:
-        return args if any(_may_be_negative(argument) for argument in args) else (types.uint64,) * 2
-    if (len(plain) == 2 and key in _INTEGER_OPERATORS) or key in (min, max):
-        return (types.int64,) * len(plain)
-    if len(plain) == 2 and key in _SHIFTS:
-        return (types.int64 if plain[0].signed else types.uint64, types.uint64)
-    return args
-
-
-def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation on the mathematical values of a ``u64`` and a signed integer. Such
-    operations are comparisons, and the quotients and remainders that ``mixed_arguments`` has not converted. A quotient
-    or a remainder is an ``i64``. Returns None for any other operation."""
-    plain = [types.unliteral(argument) for argument in args]
-    key = operation_of(function)
-    if len(plain) != 2 or not _is_mixed(plain):
-        return None
-    wide = [types.int64 if kind.signed else types.uint64 for kind in plain]
-    if key in COMPARISONS:
-        return signature(types.boolean, *wide)
-    return signature(types.int64, *wide) if key in _DIVISIONS and key is not divmod else None
-
-
-def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, whose result has the type of ``x``.
-    Returns None for any other operation.
-
-    NumPy also keeps the type. numba would widen it to 64 bits, and then an unsigned result would not wrap at the width
-    of ``x``.
-    """
-    plain = [types.unliteral(argument) for argument in args]
-    if len(plain) != 1 or not isinstance(plain[0], types.Integer):
-        return None
-    return signature(plain[0], plain[0]) if operation_of(function) in _UNARY else None
-
-
 def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
     """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
-    return function in COMPARISONS and mixed_signature(function, kinds) is not None
-
-
-def unify_mixed(first: Any, second: Any) -> Any:
-    """Returns ``i64``, the type of a variable to which a ``u64`` and a signed integer are assigned. Returns None for
-    any other pair of types."""
-    return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
+    return function in COMPARISONS and _is_mixed([types.unliteral(kind) for kind in kinds])
 
 
 def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
@@ -126,11 +87,6 @@ def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], 
     if_negative = function(-1, 0) if number == 0 else function(0, -1)
     otherwise = builder.icmp_unsigned(COMPARISONS[function], left, right)
     return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
-
-
-def _may_be_negative(argument: Any) -> bool:
-    constant = isinstance(argument, types.IntegerLiteral)
-    return bool(argument.literal_value < 0 if constant else types.unliteral(argument).signed)
 
 
 def _is_mixed(kinds: list[Any]) -> bool:

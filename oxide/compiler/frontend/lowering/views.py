@@ -23,7 +23,7 @@ from .common import attribute, has_length, methods, optional, same_form, structu
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, load_inside
-from .types import display
+from .types import PLACE, display
 
 _WORD = ir.IntType(64)
 GREATEST = ir.Constant(_WORD, 2**63 - 1)
@@ -334,11 +334,11 @@ def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return view.rows
 
 
-@attribute(TileViewType, "shape", lambda kind: types.UniTuple(types.int64, 2))
+@attribute(TileViewType, "shape", lambda kind: types.UniTuple(PLACE, 2))
 def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     view = proxy(context, builder, kind, value)
     report_none(builder, view)
-    return context.make_tuple(builder, types.UniTuple(types.int64, 2), (view.rows, view.cols))
+    return context.make_tuple(builder, types.UniTuple(PLACE, 2), (view.rows, view.cols))
 
 
 @typing_registry.register_global(operator.getitem)
