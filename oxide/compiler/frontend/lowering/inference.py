@@ -36,6 +36,7 @@ from .recorded_widenings import RecordWidening
 from .refs import RefType
 from .registry import session
 from .tiles import TileRefType
+from .typed_variables import CheckVariables
 from .types import display
 
 
@@ -363,6 +364,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
             result.append((FoldIntegers, "compute with known integers"))
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
+            result.append((CheckVariables, "check the types of variables"))
             result.append((CheckReferences, "check what is bound to the names of references"))
             result.append((RecordWidening, "record arithmetic that is wider than its operands"))
             result.append((KeepTypes, "keep the types for the interpreter"))

@@ -28,6 +28,7 @@ from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .thread import ThreadIndexType
 from .types import PLACE, display
+from .whole_numbers import whole
 from .unchecked import load_unchecked, mark_unchecked
 
 _WORD = ir.IntType(64)
@@ -369,10 +370,9 @@ def lower_flat(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
     """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so that it is outside of
-    every slice."""
-    if kind.bitwidth == 64:
-        return value
-    return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
+    every slice. Sums and products of narrower integers are computed anew in 64 bits: an index that wrapped on its way is
+    outside, too."""
+    return whole(builder, value, signed=kind.signed)
 
 
 def index_parts(builder: Any, kind: Any, index: Any) -> list[Any]:

@@ -99,7 +99,8 @@ def conversion_problem(target: Any, value: Any) -> str | None:
     it may be stored.
 
     A float may not be stored as an integer, because it would lose its fraction. A constant outside the range of an
-    integer type may not be stored either. Integers that are computed at run time may be stored, and wrap.
+    integer type may not be stored either. Integers that are computed at run time are stored as NumPy's ``same_kind``
+    allows: they are narrowed, and wrap, but a signed integer is not stored as an unsigned one.
     """
     name, plain = display(target), types.unliteral(value)
     if not isinstance(plain, types.Number | types.Boolean):
@@ -116,6 +117,9 @@ def conversion_problem(target: Any, value: Any) -> str | None:
                 f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
                 f"{name}({number}) wraps"
             )
+    if isinstance(plain, types.Integer) and isinstance(target, types.Integer) and not isinstance(plain, WeakInteger):
+        if plain.signed and not target.signed and plain is value:
+            return f"the value is {display(value)}, which may be negative; convert it, as in {name}(x)"
     return None
 
 
