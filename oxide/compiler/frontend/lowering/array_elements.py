@@ -41,6 +41,8 @@ def writable(kind: Any, accepts: Callable[[Any, Any], bool], locate: Locate) -> 
 
     @typing_registry.register_global(operator.setitem)
     class SetItem(AbstractTemplate):  # type: ignore[misc]
+        prefer_literal = True
+
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             if not (len(args) == 3 and isinstance(args[0], kind) and accepts(*args[:2])):
                 return None

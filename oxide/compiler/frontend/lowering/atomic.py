@@ -102,6 +102,7 @@ def _bind(name: str, args: tuple[Any, ...], kws: dict[str, Any]) -> dict[str, An
 def _make_template(name: str) -> Any:
     class Method(AbstractTemplate):  # type: ignore[misc]
         key = f"oxide.atomic.{name}"
+        prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             kind = self.this

@@ -231,10 +231,16 @@ def unify_integers(first: Any, second: Any) -> Any:
 
 def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for literals.
-    Calls of device functions and tuples keep them."""
-    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable):
+    Tuples, and the functions that oxide types, keep them."""
+    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
         return args
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
+
+
+def _is_oxides(function: Any) -> bool:
+    """Returns whether oxide types the calls of a function."""
+    templates = function.templates if isinstance(function, types.Function) else [getattr(function, "template", None)]
+    return any(getattr(template, "__module__", "").startswith("oxide.") for template in templates)
 
 
 # Lowering

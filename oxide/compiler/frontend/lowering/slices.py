@@ -138,6 +138,8 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 
 @typing_registry.register_global(operator.setitem)
 class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if not (len(args) == 3 and isinstance(args[0], SliceType)):
             return None

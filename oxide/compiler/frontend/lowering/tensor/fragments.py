@@ -157,6 +157,7 @@ class _Column(_Place):
 
 
 class _Fill(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
     key = "oxide.fragment.fill"
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
