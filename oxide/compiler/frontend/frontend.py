@@ -25,7 +25,6 @@ from numba.cuda.core import errors, targetconfig
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
-from numba.cuda.core.compiler_machinery import AnalysisPass
 from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.extending import core_models, register_model
@@ -36,12 +35,13 @@ from numba.cuda.types.ext_types import GridGroup
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
 from oxide.compiler.check.numpy_functions import in_kernels
 from oxide.compiler.frontend.economy import Compiler, without_waste
-from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
 from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
 from oxide.compiler.frontend.lowering.registry import (
     Session,
     array_places,
+    compiler_pass,
+    is_numbas,
     lowering_registry,
     note,
     running,
@@ -52,12 +52,14 @@ from oxide.compiler.frontend.lowering.registry import (
 from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
     OPEN,
+    argument_type,
     conversion_problem,
     display,
     is_mixed_comparison,
     lower_mixed_comparison,
     mixed_arguments,
     mixed_signature,
+    numba_type,
     unary_signature,
     unify_mixed,
 )
@@ -74,10 +76,8 @@ from oxide.host.environment import full_traceback
 from oxide.host.weak_table import WeakTable
 from oxide.language.types import bool_
 
-from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
-    authors,
     captured,
     common,
     complex_numbers,
@@ -103,7 +103,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
-from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
@@ -331,7 +330,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def _is_the_authors(self) -> bool:
         """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
-        return function is None or not authors.is_numbas(function.func_id.filename)
+        return function is None or not is_numbas(function.func_id.filename)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
@@ -547,7 +546,7 @@ class _Lower(_TotalLower):
     def lower_static_raise(self, inst: Any) -> None:
         # In bytecode, an assert ends in a raise. An explicit `raise` in the source was refused earlier.
         if inst.exc_class is AssertionError:
-            assertion_lowering.lower_failure(self.builder, inst.exc_args)
+            debug_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
 
     def lower_print(self, inst: Any) -> None:
@@ -599,27 +598,21 @@ class _TotalNativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[m
         return _TotalLower
 
 
-class _CheckReturns(AnalysisPass):  # type: ignore[misc]
+@compiler_pass
+def _check_returns(state: Any) -> bool:
     """Refuses a returned value that cannot be converted to the function's declared result type."""
-
-    _name = "oxide_check_returns"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        if session().numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
-            return False
-        for block in state.func_ir.blocks.values():
-            returned = block.terminator
-            if isinstance(returned, numba_ir.Return):
-                cast = state.func_ir.get_definition(returned.value)
-                value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
-                why = conversion_problem(state.return_type, value)
-                if why is not None:
-                    declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
-                    raise inference.refused_at(returned.loc, f"{declared} and {why}")
+    if session().numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
         return False
+    for block in state.func_ir.blocks.values():
+        returned = block.terminator
+        if isinstance(returned, numba_ir.Return):
+            cast = state.func_ir.get_definition(returned.value)
+            value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
+            why = conversion_problem(state.return_type, value)
+            if why is not None:
+                declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
+                raise inference.refused_at(returned.loc, f"{declared} and {why}")
+    return False
 
 
 class _Pipeline(Compiler):
@@ -628,7 +621,7 @@ class _Pipeline(Compiler):
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
-        passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
+        passes.passes.insert(0, (_check_returns, "check the types of returned values"))
         return passes
 
 
@@ -646,7 +639,6 @@ def _with_lowering(passes: Any, lowering: Any) -> Any:
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_TotalNativeLowering)
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
 
 _context_pair: tuple[Any, Any] | None = None
 DeviceDispatcher.compile_function = staticmethod(compile_function)

@@ -11,9 +11,9 @@ from numba.cuda import types
 from oxide.compiler.ir.captured import CAPTURED
 from oxide.compiler.signature.captured import Captured, captured
 
-from .argument_types import numba_type
 from .primitives import call_primitive
 from .registry import lowering_registry, session
+from .types import numba_type
 
 _ADDRESS = ir.IntType(8).as_pointer()
 

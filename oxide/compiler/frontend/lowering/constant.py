@@ -18,8 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate
 
 from oxide.language.types import of_dtype
 
-from .array_elements import readable
-from .common import address, has_length, same_form
+from .common import address, has_length, readable, same_form
 from .registry import lowering_registry, note, session, typing_registry
 from .shared import check_index, element_of_array
 from .types import NUMBA_TYPES, HalfType, display

@@ -22,7 +22,7 @@ from typing import Any
 from numba.cuda import types
 from numba.cuda.core import ir
 
-from .operators import operation_of
+from .types import operation_of
 
 
 def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:

@@ -20,8 +20,8 @@ from llvmlite import ir
 from numba.cuda import types
 
 from .mathematics import call_of_floats, lower_divmod
-from .operators import forms_of
 from .registry import lowering_registry, session
+from .types import forms_of
 
 _EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
 _SMALLEST = {"float": 2.0**-149, "double": 5e-324}

@@ -13,10 +13,10 @@ from numba.cuda import cgutils, types
 from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
-from .common import attribute, optional, structure
+from .common import attribute, axes_in_bounds, axis_sites, in_bounds, load_inside, optional, structure
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, axes_in_bounds, axis_sites, count_of, in_bounds, load_inside
+from .slices import SliceType, count_of
 from .thread import GridIndexType, ThreadIndexType, global_index, index_number
 from .types import conversion_problem, display
 

@@ -22,11 +22,9 @@ from oxide.compiler.ir.local_memory import array_name
 from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
-from .array_elements import readable, writable
-from .common import address, attribute, has_length
+from .common import address, attribute, axes_in_bounds, axis_sites, has_length, index_parts, readable, writable
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
-from .slices import axes_in_bounds, axis_sites, index_parts
 from .types import display
 
 _WORD = ir.IntType(64)

@@ -23,19 +23,21 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.signature.signature import alignment_of
 
-from .array_elements import readable, writable
-from .common import has_length, optional, structure
+from .common import (
+    axes_in_bounds,
+    axis_sites,
+    has_length,
+    in_bounds,
+    index_parts,
+    optional,
+    readable,
+    structure,
+    writable,
+)
 from .primitives import site
 from .refs import GET_MUT, takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import (
-    SliceType,
-    axes_in_bounds,
-    axis_sites,
-    in_bounds,
-    index_parts,
-    lower_flat,
-)
+from .slices import SliceType, lower_flat
 from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .types import display
 

@@ -17,13 +17,12 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir.recognise import bounds_check
 
-from .common import check_value
+from .common import axis_sites, check_value, index_parts, mark_unchecked
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, axis_sites, check_indices, element_of, index_parts, lengths_of
+from .slices import SliceType, axes_inside, check_indices, element_of, lengths_of
 from .types import display
-from .unchecked import mark_unchecked
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)

@@ -18,11 +18,10 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language.views import zip_exact
 
-from .assertions import lower_failure
-from .common import structure
+from .common import load_unchecked, structure
+from .debug import lower_failure
 from .registry import lowering_registry, note, proxy, typing_registry
 from .types import display
-from .unchecked import load_unchecked
 from .views import TileIteratorType, TileViewType, VectorIteratorType, VectorViewType, offset_of, report_none, vector
 
 _WORD = ir.IntType(64)

@@ -19,10 +19,23 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language.views import MatrixView
 
-from .common import attribute, has_length, methods, optional, same_form, structure
+from .common import (
+    attribute,
+    axes_in_bounds,
+    axis_sites,
+    element_index,
+    has_length,
+    in_bounds,
+    index_parts,
+    load_inside,
+    methods,
+    optional,
+    same_form,
+    structure,
+)
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, load_inside
+from .slices import SliceType
 from .types import display
 
 _WORD = ir.IntType(64)
