@@ -35,8 +35,7 @@ from numba.cuda.types.ext_types import GridGroup
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
 from oxide.compiler.check.numpy_functions import in_kernels
 from oxide.compiler.frontend.economy import Compiler, without_waste
-from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
-from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
+from oxide.compiler.frontend.lowering.function import DeviceDispatcher, compiled_with, function_type, twin_of
 from oxide.compiler.frontend.lowering.registry import (
     Session,
     array_places,
@@ -81,8 +80,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     captured,
     common,
     complex_numbers,
-    constant,
-    contraction,
     half,
     inference,
     literals,
@@ -97,7 +94,6 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     refs,
     shaped_views,
     shared,
-    tiles,
     vectors,
     view_loops,
 )
@@ -114,7 +110,7 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     tile_copies,
     wgmma,
 )
-from .lowering.total_builder import TotalBuilder
+from .lowering.total_builder import TotalBuilder, lower_fused
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """A kernel's semantics. ``"oxide"`` has the semantics of oxide's typed vocabulary. ``"mixed"`` has them too, and also
@@ -136,7 +132,7 @@ def lower(
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in terms of the kernel's source.
 
-    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions carry
+    With ``fma``, products are fused into sums by the rules of ``lower_fused``. With ``located``, instructions carry
     their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the kernel's name for
     the array. With ``keeps_types``, which the interpreter needs, the result has the types of all expressions, and each
     fault site has the number of an expression in place of its line.
@@ -305,7 +301,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if session().numba_style and (array := captured.type_of(val)) is not None:
             return array
         if not session().numba_style and isinstance(val, np.ndarray):
-            kind = constant.constant_array_type(val)
+            kind = captured.constant_array_type(val)
             if kind is not None:
                 return kind
         if not session().numba_style:
@@ -405,7 +401,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
-            target, shared.BlockArrayType | tiles.TileRefType | slice_lowering.SliceType
+            target, shared.BlockArrayType | refs.TileRefType | slice_lowering.SliceType
         ) and not common.check_value(target.dtype, value):
             return None
         try:
@@ -415,7 +411,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, refs.RefType) and attr == "value":
-            refs.check_store(target, value)
+            if not common.check_value(target.dtype, value):
+                raise errors.TypingError("the value of an element")
         elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
@@ -423,8 +420,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
 
 def _check_index(array: Any, index: Any) -> None:
-    if isinstance(array, tiles.TileRefType):
-        tiles.check_position(array, index)
+    if isinstance(array, refs.TileRefType):
+        refs.check_position(array, index)
     slice_lowering.refuse_from_the_end(array, index)
 
 
@@ -518,7 +515,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
 
 class _TotalLower(UncountedLower):
-    """Lowers numba's own Python functions with total arithmetic (``total_builder.py``). numba compiles such functions
+    """Lowers numba's own Python functions with total arithmetic (``arithmetic.py``). numba compiles such functions
     to implement its operations."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
@@ -561,7 +558,7 @@ class _Lower(_TotalLower):
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         if session().fma:
-            fused = contraction.lower_fused(self, resty, expr, op)
+            fused = lower_fused(self, resty, expr, op)
             if fused is not None:
                 return fused
         kinds = self.fndesc.calltypes[expr].args

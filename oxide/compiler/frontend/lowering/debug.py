@@ -18,7 +18,7 @@ from oxide.compiler.check.print_formats import FORMAT
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language import debug
 
-from .constant import constant_of
+from .captured import constant_of
 from .primitives import call_primitive, register, site
 from .registry import note
 from .types import HalfType, display

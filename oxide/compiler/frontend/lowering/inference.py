@@ -31,9 +31,8 @@ from oxide.host.messages import written
 from .captured import outside
 from .literals import fold_integers
 from .recorded_typings import keep_types, record_widenings
-from .refs import RefType
+from .refs import RefType, TileRefType
 from .registry import compiler_pass, is_numbas, rank_of, session
-from .tiles import TileRefType
 from .types import display
 
 

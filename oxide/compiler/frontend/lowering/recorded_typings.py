@@ -20,8 +20,8 @@ from oxide.compiler.check.numbering import Numbered, numbered
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 from oxide.compiler.source.widening import Widening
 
+from .captured import ConstantArrayType
 from .complex_numbers import COMPLEX_LITERAL, complex_of
-from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import compiler_pass, session
 from .shared import BlockArrayType

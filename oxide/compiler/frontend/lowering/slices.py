@@ -155,14 +155,14 @@ class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
             _note_vectors_only(kind)
             return None
         if kind.kind not in ("unchecked_mut", "scatter"):
-            _note_read_only(kind)
+            note_read_only(kind)
             return None
         if not (check_value(kind.dtype, value) and check_indices(kind, index)):
             return None
         return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
 
 
-def _note_read_only(kind: SliceType) -> None:
+def note_read_only(kind: SliceType) -> None:
     note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice{kind.axes}[…]")
 
 
@@ -335,7 +335,7 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
 
     def _of_output(self, kind: Any, form: str) -> Any:
         if kind.kind == "slice":
-            _note_read_only(kind)
+            note_read_only(kind)
         elif not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}, which has no .{form}")
         return kind.form(form) if kind.mutable else None

@@ -21,7 +21,7 @@ from .common import axis_sites, check_value, index_parts, mark_unchecked
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, check_indices, element_of, lengths_of
+from .slices import SliceType, axes_inside, check_indices, element_of, lengths_of, note_read_only
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -49,8 +49,7 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
             )
             return None
         if name.startswith("store") and kind.kind in ("slice", "unchecked", "streaming"):
-            axes = kind.axes
-            note(f"{kind.parameter} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
+            note_read_only(kind)
             return None
         return types.BoundFunction(_TEMPLATES[name], kind)
 
