@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
-    from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
+    from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.pointer import DevicePointer
     from oxide.runtime.operations.conditional import cond, while_loop
@@ -128,7 +128,6 @@ _LATER = {
     "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
-    "MatrixView": "language.views",
     "Profile": "tracing.profiles",
     "RowMajorTiles": "language.tiles",
     "TileRef": "language.tiles",
@@ -229,7 +228,6 @@ __all__ = [
     "LaunchError",
     "LocalArray",
     "MatrixTileRef",
-    "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",

@@ -92,10 +92,9 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     ranges,
     recorded_typings,
     refs,
-    shaped_views,
     shared,
     vectors,
-    view_loops,
+    views,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering

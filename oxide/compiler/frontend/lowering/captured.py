@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate
 
 from oxide.compiler.ir.captured import CAPTURED
 from oxide.compiler.signature.captured import Captured, captured
 from oxide.language.types import of_dtype
 
-from .common import address, has_length, readable, same_form
+from .common import Named, address, has_length, readable, same_form
 from .primitives import call_primitive
 from .registry import lowering_registry, note, session, typing_registry
 from .shared import check_index, element_of_array
@@ -81,30 +80,20 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 # Constant memory
 
 
-class ConstantArrayType(types.Type):  # type: ignore[misc]
-    """The type of a constant array. ``shown`` is the kernel's name for the array. The type does not contain the array's
-    elements."""
+class ConstantArrayType(Named, types.Type):  # type: ignore[misc]
+    """The type of a constant array. ``parameter`` is the kernel's name for the array. The type does not contain the
+    array's elements."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, parameter: str | None = None) -> None:
         self.shape = shape
         self.ndim = len(shape)
         self.dtype = dtype
         name = f"constant array of {' x '.join(map(str, shape))} {display(dtype)}"
-        self.shown = shown or name
-        super().__init__(f"{shown}, {name}" if shown else name)
+        self.shown = self.parameter = parameter or name
+        super().__init__(f"{parameter}, {name}" if parameter else name)
 
-    def is_like(self, other: ConstantArrayType) -> bool:
-        """Returns whether the two types are equal except for the names of their arrays."""
-        return (self.shape, self.dtype) == (other.shape, other.dtype)
-
-    def unify(self, context: Any, other: Any) -> Any:
-        if isinstance(other, ConstantArrayType) and self.is_like(other):
-            names = sorted({*self.shown.split("|"), *other.shown.split("|")})
-            return ConstantArrayType(self.shape, self.dtype, "|".join(names))
-        return None
-
-    def can_convert_to(self, context: Any, other: Any) -> Any:
-        return Conversion.safe if isinstance(other, ConstantArrayType) and self.is_like(other) else None
+    def renamed(self, parameter: str) -> ConstantArrayType:
+        return ConstantArrayType(self.shape, self.dtype, parameter)
 
 
 address(ConstantArrayType)

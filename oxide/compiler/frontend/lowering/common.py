@@ -4,12 +4,13 @@ accesses of their elements."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
+from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
@@ -30,6 +31,30 @@ def structure(*kinds: Any, members: Callable[[Any], list[tuple[str, Any]]]) -> N
 
     for kind in kinds:
         register_model(kind)(Model)
+
+
+class Named:
+    """The base of the types that carry the name of a parameter, for faults. A value is converted as it is to a type
+    that
+    differs in the name alone. The type of what is one of two parameters has both names."""
+
+    parameter: str
+
+    def renamed(self, parameter: str) -> Any:
+        """Returns the type with another name."""
+        raise NotImplementedError
+
+    def is_like(self, other: Any) -> bool:
+        """Returns whether two types are equal except for the names of their parameters."""
+        return isinstance(other, Named) and bool(self.renamed("") == other.renamed(""))
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if not self.is_like(other):
+            return None
+        return self.renamed("|".join(sorted({*self.parameter.split("|"), *other.parameter.split("|")})))
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return Conversion.safe if self.is_like(other) else None
 
 
 def primitive(kind: Any, form: Callable[[Any], Any]) -> None:
@@ -136,6 +161,25 @@ def methods(kind: Any, **templates: Any) -> None:
 
 
 # Elements, and the checks of their indices
+
+
+def are_integers(what: str, kinds: Iterable[Any]) -> bool:
+    """Returns whether all types are integers. If not, adds a note that names the first type that is not an integer."""
+    for kind in kinds:
+        if not isinstance(types.unliteral(kind), types.Integer):
+            note(f"{what} is an integer, not {display(kind)}; convert it, as in i64(…)")
+            return False
+    return True
+
+
+def check_axes(what: str, axes: int, index: Any) -> bool:
+    """Returns whether the type of an index has an integer for each axis of an array. If not, adds a note with the
+    reason."""
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    if len(parts) != axes:
+        note(f"{what} has {axes} {'axis' if axes == 1 else 'axes'}, and the index {len(parts)}")
+        return False
+    return are_integers(f"an index of {what}", parts)
 
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:

@@ -20,6 +20,7 @@ from .common import (
     attribute,
     axes_in_bounds,
     axis_sites,
+    check_axes,
     has_length,
     in_bounds,
     index_parts,
@@ -365,16 +366,7 @@ def check_position(kind: Any, position: Any) -> None:
 
 
 def _is_position(kind: Any, position: Any) -> bool:
-    parts = list(position) if isinstance(position, types.BaseTuple) else [position]
-    if len(parts) != len(kind.tile):
-        axes = f"{len(kind.tile)} {'axis' if len(kind.tile) == 1 else 'axes'}"
-        note(f"{kind.what} has {axes}, and the position {len(parts)}")
-        return False
-    for part in parts:
-        if not isinstance(types.unliteral(part), types.Integer):
-            note(f"a position in {kind.what} is an integer, not {display(part)}; convert it, as in i64(…)")
-            return False
-    return True
+    return check_axes(kind.what, len(kind.tile), position)
 
 
 def _locate(

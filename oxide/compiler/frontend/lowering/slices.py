@@ -16,12 +16,12 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.signature.signature import shown
 
 from .common import (
+    Named,
     axes_in_bounds,
     axis_sites,
     check_value,
@@ -42,7 +42,7 @@ _FORMS = {"scatter": "Scatter", "unchecked": "UncheckedSlice", "unchecked_mut": 
 _FORMS |= {"streaming": "StreamingSlice", "streaming_mut": "StreamingMutSlice"}
 
 
-class SliceType(types.Type):  # type: ignore[misc]
+class SliceType(Named, types.Type):  # type: ignore[misc]
     """The type of a slice with ``ndim`` axes that is the kernel parameter ``parameter``, or of a form of this slice.
 
     ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
@@ -80,19 +80,8 @@ class SliceType(types.Type):  # type: ignore[misc]
         """Returns the type of a form of the slice."""
         return SliceType(kind, self.dtype, self.ndim, self.parameter)
 
-    def is_like(self, other: SliceType) -> bool:
-        """Returns whether the two types are equal except for the names of their parameters."""
-        mine = self.kind, self.dtype, self.ndim, self.tile
-        return mine == (other.kind, other.dtype, other.ndim, other.tile)
-
-    def unify(self, context: Any, other: Any) -> Any:
-        if isinstance(other, SliceType) and self.is_like(other):
-            names = sorted({*self.parameter.split("|"), *other.parameter.split("|")})
-            return SliceType(self.kind, self.dtype, self.ndim, "|".join(names), self.tile)
-        return None
-
-    def can_convert_to(self, context: Any, other: Any) -> Any:
-        return Conversion.safe if isinstance(other, SliceType) and self.is_like(other) else None
+    def renamed(self, parameter: str) -> SliceType:
+        return SliceType(self.kind, self.dtype, self.ndim, parameter, self.tile)
 
 
 def _members(kind: Any) -> list[tuple[str, Any]]:
