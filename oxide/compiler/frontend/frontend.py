@@ -85,9 +85,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     literals,
     mathematics,
     numba_vocabulary,
-    powers,
     primitives,
-    python_mathematics,
     python_numbers,
     ranges,
     recorded_typings,
@@ -334,7 +332,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session().numba_style:
             _refuse(func, args)
-            args = mathematics.power_arguments(func, complex_numbers.complex_arguments(func, args))
+            args = python_numbers.power_arguments(func, complex_numbers.complex_arguments(func, args))
             found = complex_numbers.complex_signature(func, args)
             if found is not None and not isinstance(func, types.Function):
                 return found
