@@ -34,20 +34,22 @@ from oxide.errors import (
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.slices import (
     AtomicSlice2,
     AtomicSlice3,
+    DisjointSlice,
     DisjointSlice2,
     DisjointSlice3,
     DisjointSlice4,
     DisjointSlice5,
+    Ref,
+    Slice,
     Slice2,
     Slice3,
     Slice4,
     Slice5,
 )
-from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
 from oxide.language.types import (
     bf16,

@@ -86,8 +86,8 @@ def _lower_reciprocal(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return narrow(builder, _HALF, builder.fdiv(_SINGLE(1.0), widen(builder, _HALF, args[0])))
 
 
-for _single, _named in _BINARY.items():
-    for _function in (*forms_of(_single), _named):
+for _single, _half in _BINARY.items():
+    for _function in (*forms_of(_single), _half):
         _lower(_function, 2, through_single(_single))
 for _single, _name in _ROUNDED.items():
     _lower(getattr(fp16, _name), 2, through_single(_single))
