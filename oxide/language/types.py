@@ -265,7 +265,8 @@ NAN = 0x7F
 
 
 def _narrowed(values: Any, form: ScalarType, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Converts numbers to an array of ``dtype``, the dtype of the narrow float ``form``. Each number is rounded once, as
+    """Converts numbers to an array of ``dtype``, the dtype of the narrow float ``form``. Each number is rounded once,
+    as
     in kernels; ``ml_dtypes`` converts a float64 through float32, which rounds twice."""
     given = np.asarray(values)
     if given.dtype == dtype:

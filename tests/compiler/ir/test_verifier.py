@@ -8,7 +8,7 @@ import pytest
 from llvmlite import ir
 
 from oxide import CompileError, DisjointSlice, Slice, Slice2, bool_, f32, i64, kernel, thread
-from oxide.compiler.frontend.lowering import slices, unchecked, vectors
+from oxide.compiler.frontend.lowering import common, slices, vectors
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Compare, Constant, Return, number
@@ -480,7 +480,7 @@ def test_a_front_end_without_checks_or_marks_is_refused(
     make_kernels: Any, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "axes_in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
-    for module in (slices, unchecked, vectors):
+    for module in (common, slices, vectors):
         monkeypatch.setattr(module, "mark_unchecked", lambda *_: None)
     with pytest.raises(CompileError, match=NAKED):
         make_kernels()[place].specialize()
