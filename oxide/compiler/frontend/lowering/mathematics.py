@@ -8,6 +8,7 @@ result does not fit. ``gcd`` and ``lcm`` wrap, as every product does.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -381,16 +382,25 @@ def _lower_distance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 _register(math.dist, _type_distance, _lower_distance)
 
 
-def _operated(context: Any, function: Any, *kinds: Any) -> Any:
-    return context.resolve_function_type(function, kinds, {}).return_type
+def _kind_of_all(context: Any, function: Any, kinds: Iterable[Any]) -> Any:
+    """Returns the type of an operator's result over several numbers, from left to right."""
+    return functools.reduce(lambda *pair: context.resolve_function_type(function, pair, {}).return_type, kinds)
 
 
-def _apply(context: Any, builder: Any, function: Any, kinds: tuple[Any, Any], args: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns the type and the value of an operator's result, typed and lowered as if the operator stood in the
-    kernel."""
-    sig = context.typing_context.resolve_function_type(function, kinds, {})
-    cast = [context.cast(builder, *each) for each in zip(args, kinds, sig.args, strict=True)]
-    return sig.return_type, context.get_function(function, sig)(builder, cast)
+def _of_all(context: Any, builder: Any, function: Any, operands: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Returns the type and the value of an operator's result over several numbers, from left to right, typed and
+    lowered
+    as if the operator stood in the kernel. ``operands`` has the type and the value of each number."""
+
+    def apply(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+        sig = context.typing_context.resolve_function_type(function, (left[0], right[0]), {})
+        args = [
+            context.cast(builder, value, kind, wanted)
+            for (kind, value), wanted in zip((left, right), sig.args, strict=True)
+        ]
+        return sig.return_type, context.get_function(function, sig)(builder, args)
+
+    return functools.reduce(apply, operands)
 
 
 def _type_product(context: Any, args: tuple[Any, ...]) -> Any:
@@ -398,19 +408,16 @@ def _type_product(context: Any, args: tuple[Any, ...]) -> Any:
     if not numbers or floating(plain(args[0])) is None:
         note(f"math.prod takes a tuple of numbers in a kernel, not {' and '.join(map(display, args))}")
         return None
-    kind, *others = plain(args[0])
-    for other in others:
-        kind = _operated(context, operator.mul, kind, other)
-    return signature(kind, *args)
+    return signature(_kind_of_all(context, operator.mul, plain(args[0])), *args)
+
+
+def _numbers(builder: Any, kind: Any, value: Any) -> list[tuple[Any, Any]]:
+    """Returns the type and the value of each number of a tuple."""
+    return [(each, builder.extract_value(value, number)) for number, each in enumerate(plain(kind))]
 
 
 def _lower_product(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kinds = plain(sig.args[0])
-    kind, result = kinds[0], builder.extract_value(args[0], 0)
-    for number, other in enumerate(kinds[1:], 1):
-        factor = builder.extract_value(args[0], number)
-        kind, result = _apply(context, builder, operator.mul, (kind, other), (result, factor))
-    return result
+    return _of_all(context, builder, operator.mul, _numbers(builder, sig.args[0], args[0]))[1]
 
 
 _register(math.prod, _type_product, _lower_product)
@@ -419,23 +426,14 @@ _register(math.prod, _type_product, _lower_product)
 def _type_sum_of_products(context: Any, args: tuple[Any, ...]) -> Any:
     if not _tuples("math.sumprod", args):
         return None
-    kinds = [_operated(context, operator.mul, *plain(pair)) for pair in zip(*args, strict=True)]
-    kind = kinds[0]
-    for other in kinds[1:]:
-        kind = _operated(context, operator.add, kind, other)
-    return signature(kind, *args)
+    kinds = [_kind_of_all(context, operator.mul, plain(pair)) for pair in zip(*args, strict=True)]
+    return signature(_kind_of_all(context, operator.add, kinds), *args)
 
 
 def _lower_sum_of_products(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = result = None
-    for number, pair in enumerate(zip(*sig.args, strict=True)):
-        factors = builder.extract_value(args[0], number), builder.extract_value(args[1], number)
-        term_kind, term = _apply(context, builder, operator.mul, plain(pair), factors)
-        if kind is None:
-            kind, result = term_kind, term
-        else:
-            kind, result = _apply(context, builder, operator.add, (kind, term_kind), (result, term))
-    return result
+    tuples = (_numbers(builder, kind, value) for kind, value in zip(sig.args, args, strict=True))
+    products = [_of_all(context, builder, operator.mul, pair) for pair in zip(*tuples, strict=True)]
+    return _of_all(context, builder, operator.add, products)[1]
 
 
 if _sumprod := getattr(math, "sumprod", None):  # Python 3.12

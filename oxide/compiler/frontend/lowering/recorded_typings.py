@@ -149,19 +149,11 @@ class _Keeper:
             case numba_ir.Arg():
                 return
             case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
-                self.globals[name] = value.value
-                if isinstance(value.value, bool | int | float | complex | np.generic) and kind:
-                    typed.constants.setdefault(number, value.value)
-                elif isinstance(value.value, np.ndarray):
-                    self._constant_array(number, value.value, self.typemap[name])
+                self._constant(number, name, value.value)
             case numba_ir.Expr(op="getattr"):
                 found = self.globals.get(value.value.name)
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
-                    self.globals[name] = outside = getattr(found, value.attr)
-                    if isinstance(outside, bool | int | float | complex | np.generic) and kind:
-                        typed.constants.setdefault(number, outside)
-                    elif isinstance(outside, np.ndarray):
-                        self._constant_array(number, outside, self.typemap[name])
+                    self._constant(number, name, getattr(found, value.attr))
             case numba_ir.Expr(op="call"):
                 self._call(number, value)
             case numba_ir.Expr() if value in self.calltypes and self.calltypes[value] is not None:
@@ -171,9 +163,14 @@ class _Keeper:
         if kind and not name.startswith("$phi") and not _is_phi(value):  # a phi has the place of the next expression
             typed.types.setdefault(number, kind)
 
-    def _constant_array(self, number: int, array: Any, kind: Any) -> None:
-        if isinstance(kind, ConstantArrayType):
-            self.typed.constants[number] = array
+    def _constant(self, number: int, name: str, value: Any) -> None:
+        """Notes that the temporary ``name`` holds a constant or an outside object."""
+        self.globals[name] = value
+        kind = self.typemap[name]
+        if isinstance(value, bool | int | float | complex | np.generic) and name_of(kind):
+            self.typed.constants.setdefault(number, value)
+        elif isinstance(value, np.ndarray) and isinstance(kind, ConstantArrayType):
+            self.typed.constants[number] = value
             self.typed.arrays[number] = ArrayElements(kind.shape, name_of(kind.dtype), kind.shown)
 
     def _call(self, number: int, expression: Any) -> None:

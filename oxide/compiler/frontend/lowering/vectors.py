@@ -225,15 +225,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     )
     if inside is None:
         return aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
-    with builder.if_else(inside, likely=True) as (then, otherwise):
-        with then:
-            fits = aligned(builder, bits, alignment, what, problem)
-            then_block = builder.block
-        with otherwise:
-            otherwise_block = builder.block
-    checked = builder.phi(_BIT)
-    checked.add_incoming(fits, then_block)
-    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
+    checked = value_if(builder, inside, lambda: aligned(builder, bits, alignment, what, problem), ir.Constant(_BIT, 0))
     return checked, builder.gep(data, [offset])
 
 
