@@ -10,8 +10,8 @@ from time import perf_counter_ns
 from typing import NoReturn, final
 
 from oxide.errors import TraceError
+from oxide.tracing import recorder
 from oxide.tracing.profiles import Profile, checked_flops
-from oxide.tracing.recording import recorder
 from oxide.tracing.trace_file import TraceFile
 
 VARIABLE = "OXIDE_TRACE"
