@@ -21,7 +21,6 @@ from typing import Any, final
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.generic_parameters import OpenParameter
 from oxide.host.messages import written
-from oxide.interop.torch_runs import Run, memory_of, synchronize
 from oxide.runtime.launching.launch import ConfiguredKernel
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
@@ -30,6 +29,8 @@ try:
     import torch
 except ImportError as error:
     raise ImportError("oxide.torch needs torch, which is not installed: pip install 'oxide-gpu[torch]'") from error
+
+from oxide.interop.torch_runs import Run, memory_of, synchronize
 
 __all__ = ["op", "synchronize"]
 

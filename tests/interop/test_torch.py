@@ -43,7 +43,7 @@ from oxide import (  # noqa: E402
 from oxide.driver.cpu import CpuDriver  # noqa: E402
 from oxide.interop import torch as torch_definitions  # noqa: E402
 from oxide.interop import torch_runs  # noqa: E402
-from oxide.interop.torch_launches import repeated  # noqa: E402
+from oxide.interop.torch_runs import repeated  # noqa: E402
 from oxide.runtime.devices.fault_records import StandingReport  # noqa: E402
 from oxide.runtime.submission.lending import Lender  # noqa: E402
 from oxide.testing import FailingDriver, use_driver  # noqa: E402
