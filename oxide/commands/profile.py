@@ -115,7 +115,7 @@ def trace(
 
 def _table(events: list[dict[str, Any]]) -> str:
     from oxide.tracing.profiles import Profile  # imported here, as the other commands do not need it
-    from oxide.tracing.trace_file import HOST
+    from oxide.tracing.traces import HOST
 
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     slices = [event for event in events if event["ph"] == "X" and event["pid"] != HOST and event["cat"] != "wait"]

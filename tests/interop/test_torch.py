@@ -518,7 +518,7 @@ def on_a_stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def calls(kernel_: Any, outputs: Any, schema: str = "(Tensor x, float s) -> Tensor") -> Any:
         arguments = torch_definitions._KernelArguments("oxide_test::calls", kernel_, kernel_, outputs)
-        made = torch_definitions._contiguous("oxide_test::calls", outputs)
+        made = torch_definitions._contiguous("oxide_test::calls", outputs, 1)
         run = torch_runs.Run(
             "oxide_test::calls", torch._C.parse_schema("oxide_test::calls" + schema), made, kernel_, arguments.build
         )

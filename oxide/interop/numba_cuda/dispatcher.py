@@ -11,7 +11,6 @@ from typing import Any
 
 import oxide
 from oxide.compiler.kernel.specialization import Specialization
-from oxide.driver.base import KernelResources
 from oxide.errors import DeviceError, LaunchError
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import written
@@ -106,30 +105,32 @@ class Overload:
     @property
     def regs_per_thread(self) -> int:
         """Returns the number of registers of a thread."""
-        return self._resources().registers
+        return self.specialization.resources().registers
 
     @property
     def const_mem_size(self) -> int:
         """Returns the bytes of constant memory."""
-        return self._resources().constant_bytes
+        return self.specialization.resources().constant_bytes
 
     @property
     def local_mem_per_thread(self) -> int:
         """Returns the bytes of local memory of a thread."""
-        return self._resources().local_bytes
+        return self.specialization.resources().local_bytes
 
     @property
     def shared_mem_per_block(self) -> int:
         """Returns the bytes of static shared memory of a block."""
         if current().kind == "cpu":
             return self.specialization.portable.shared.total
-        return self._resources().shared_bytes
+        return self.specialization.resources().shared_bytes
 
     @property
     def max_threads_per_block(self) -> int:
         """Returns the most threads that a block of the kernel can have."""
         device = current()
-        return device.info.max_threads_per_block if device.kind == "cpu" else self._resources().max_threads_per_block
+        if device.kind == "cpu":
+            return device.info.max_threads_per_block
+        return self.specialization.resources().max_threads_per_block
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the most blocks of a grid that can wait for the whole grid, given the block's shape in threads and
@@ -152,9 +153,6 @@ class Overload:
     def inspect_asm(self, cc: tuple[int, int]) -> str:
         """Returns oxide's PTX for a compute capability."""
         return self.specialization.ptx(cc)
-
-    def _resources(self) -> KernelResources:
-        return self.specialization.resources()
 
     def __repr__(self) -> str:
         return f"<numba_cuda kernel {self.py_func.__name__}{self.argument_types}>"
@@ -327,17 +325,13 @@ class Dispatcher:
     inspect_sass = inspect_sass_cfg = inspect_lto_ptx = inspect_types
 
     def __reduce__(self) -> Any:
-        return _remade, (self.numba_dispatcher,)
+        return Dispatcher, (self.numba_dispatcher,)
 
     def __repr__(self) -> str:
         return f"<numba_cuda kernel {self.py_func.__name__}>"
 
 
 _MOST = 1024  # launch configurations kept for each kernel
-
-
-def _remade(dispatcher: Any) -> Dispatcher:
-    return Dispatcher(dispatcher)
 
 
 class Configured:

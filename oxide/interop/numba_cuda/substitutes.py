@@ -11,7 +11,6 @@ before the call, as with ``from numba.cuda import jit``, still refers to numba.c
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator
 from types import ModuleType
@@ -72,13 +71,6 @@ served: Final[list[Any]] = []
 """The module ``oxide.numba_cuda``, once it is imported: it imports this one."""
 
 
-@functools.cache
-def _reduction() -> ModuleType:
-    from oxide.compiler.frontend.lowering.numba_programs import reductions_on
-
-    return reductions_on(served[0])
-
-
 def transpose(a: Any, b: Any = None) -> Any:
     """Returns a transposed copy of a device matrix. If ``b`` is given, writes the copy to ``b`` and returns ``b``."""
     if b is None:
@@ -98,7 +90,9 @@ class Reduce:
         """Returns the reduction of ``arr``, or of its first ``size`` elements. If ``res`` is given, writes it to
         ``res[0]`` instead."""
         if self._reduce is None:
-            self._reduce = _reduction().Reduce(self._functor)
+            from oxide.compiler.frontend.lowering.numba_programs import reductions_on
+
+            self._reduce = reductions_on(served[0]).Reduce(self._functor)
         if isinstance(arr, np.ndarray):
             arr = arrays.to_device(np.ascontiguousarray(arr), stream)
         return self._reduce(arr, size, res, init, stream)
