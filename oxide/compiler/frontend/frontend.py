@@ -54,8 +54,6 @@ from oxide.compiler.frontend.lowering.types import (
     argument_type,
     conversion_problem,
     display,
-    is_mixed_comparison,
-    lower_mixed_comparison,
     mixed_arguments,
     mixed_signature,
     numba_type,
@@ -253,7 +251,8 @@ class _Remembering(types.Function):  # type: ignore[misc]
         remembered = session().remembered
         found = remembered.get(key)
         if found is None:
-            found = None if session().numba_style else complex_numbers.complex_signature(self, args)
+            if not session().numba_style:
+                found = complex_numbers.complex_signature(self, args) or mixed_signature(self, args)
             if found is None:
                 found = super().get_call_type(context, args, kws)
             else:
@@ -558,14 +557,7 @@ class _Lower(_TotalLower):
             fused = lower_fused(self, resty, expr, op)
             if fused is not None:
                 return fused
-        kinds = self.fndesc.calltypes[expr].args
-        if session().numba_style or not is_mixed_comparison(op, kinds):
-            return super().lower_binop(resty, expr, op)
-        operands = [
-            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
-            for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
-        ]
-        return lower_mixed_comparison(self.builder, op, kinds, *operands)
+        return super().lower_binop(resty, expr, op)
 
     def _lower_call_RecursiveCall(self, fnty: Any, expr: Any, signature: Any) -> Any:
         kind = fnty.dispatcher_type

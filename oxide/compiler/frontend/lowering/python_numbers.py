@@ -30,7 +30,7 @@ from oxide.language.types import i64, u64
 from .mathematics import call_device_function, call_of_floats, plain
 from .primitives import call
 from .registry import lowering_registry, note, session, typing_registry
-from .types import display, forms_of
+from .types import COMPARISONS, display, forms_of
 
 _EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
 _SMALLEST = {"float": 2.0**-149, "double": 5e-324}
@@ -157,7 +157,24 @@ def _lower_mixed_remainder(context: Any, builder: Any, sig: Any, args: Any) -> A
     return _divide_mixed(builder, sig, args)[1]
 
 
+def _compare_mixed(function: Any) -> Any:
+    """Returns the lowering of a comparison of an i64 and a u64. A negative i64 is less than every u64, and any other
+    i64
+    is compared as a u64."""
+
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number = 0 if sig.args[0].signed else 1
+        negative = builder.icmp_signed("<", args[number], ir.Constant(args[number].type, 0))
+        if_negative = function(-1, 0) if number == 0 else function(0, -1)
+        otherwise = builder.icmp_unsigned(COMPARISONS[function], *args)
+        return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
+
+    return lowered
+
+
 for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
+    for _operator in COMPARISONS:
+        lowering_registry.lower(_operator, *_mixed)(_compare_mixed(_operator))
     for _operator in forms_of(operator.floordiv):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_quotient)
     for _operator in forms_of(operator.mod):

@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.typeconv import Conversion
@@ -210,26 +209,10 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
     return signature(plain[0], plain[0]) if operation_of(function) in _UNARY else None
 
 
-def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
-    """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
-    return function in COMPARISONS and mixed_signature(function, kinds) is not None
-
-
 def unify_mixed(first: Any, second: Any) -> Any:
     """Returns ``i64``, the type of a variable to which a ``u64`` and a signed integer are assigned. Returns None for
     any other pair of types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
-
-
-def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """Lowers the comparison of an i64 and a u64. A negative i64 is less than every u64, and any other i64 is compared
-    as a u64."""
-    number = 0 if kinds[0].signed else 1
-    signed = (left, right)[number]
-    negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
-    if_negative = function(-1, 0) if number == 0 else function(0, -1)
-    otherwise = builder.icmp_unsigned(COMPARISONS[function], left, right)
-    return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
 
 
 def _may_be_negative(argument: Any) -> bool:
