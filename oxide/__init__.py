@@ -34,20 +34,22 @@ from oxide.errors import (
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.slices import (
     AtomicSlice2,
     AtomicSlice3,
+    DisjointSlice,
     DisjointSlice2,
     DisjointSlice3,
     DisjointSlice4,
     DisjointSlice5,
+    Ref,
+    Slice,
     Slice2,
     Slice3,
     Slice4,
     Slice5,
 )
-from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
 from oxide.language.types import (
     bf16,
@@ -98,7 +100,7 @@ if TYPE_CHECKING:
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
-    from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
+    from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.pointer import DevicePointer
     from oxide.runtime.operations.conditional import cond, while_loop
@@ -108,8 +110,8 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
-    from oxide.tracing.profiles import Profile
-    from oxide.tracing.sessions import Trace, profile, trace
+    from oxide.tracing.profiles import Profile, profile
+    from oxide.tracing.traces import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -128,13 +130,12 @@ _LATER = {
     "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
-    "MatrixView": "language.views",
     "Profile": "tracing.profiles",
     "RowMajorTiles": "language.tiles",
     "TileRef": "language.tiles",
     "TileView": "language.views",
     "Tiles": "language.tiles",
-    "Trace": "tracing.sessions",
+    "Trace": "tracing.traces",
     "VectorView": "language.views",
     "collectives": "collectives",
     "arange": "runtime.operations.generated_numbers",
@@ -147,13 +148,13 @@ _LATER = {
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
-    "profile": "tracing.sessions",
+    "profile": "tracing.profiles",
     "randn": "runtime.operations.generated_numbers",
     "ray": "ray",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "torch": "interop.torch",
-    "trace": "tracing.sessions",
+    "trace": "tracing.traces",
     "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
@@ -229,7 +230,6 @@ __all__ = [
     "LaunchError",
     "LocalArray",
     "MatrixTileRef",
-    "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
@@ -328,6 +328,6 @@ __all__ = [
 ]
 
 if _environ.get("OXIDE_TRACE"):
-    from oxide.tracing.sessions import trace_program
+    from oxide.tracing.traces import trace_program
 
     trace_program(_environ["OXIDE_TRACE"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import oxide
-from oxide import CompileError, h2d, kernel, zeros
+from oxide import CompileError, h2d, zeros
 from oxide.language.types import SCALARS
 
 INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")

@@ -29,9 +29,8 @@ from oxide.compiler.source.source import EMPTY, as_written, closure_values, pars
 from oxide.compiler.source.text import keep_text
 from oxide.errors import CompileError
 from oxide.host.weak_table import WeakTable
-from oxide.language.shaped import Slice2, Slice3, Slice4, Slice5
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.slices import Slice
+from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
 
 from .breakpoints import is_debugged, without_breakpoints
 from .print_formats import FORMAT, formatted, is_text

@@ -28,7 +28,7 @@ from . import tensor
 from .arrays import ThreadIndex, declared_array, dynamic_array
 from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
-from .views import MatrixView, zip_exact
+from .views import zip_exact
 
 Key: TypeAlias = tuple[int, int]
 Maker: TypeAlias = Callable[[TypedCall, Key], Callable[..., Any] | None]
@@ -296,7 +296,6 @@ _MAKERS: dict[Any, Maker] = {
     SharedArray: _shared,
     LocalArray: _local,
     DynamicSharedArray: _dynamic,
-    views.MatrixView: simple(MatrixView),
     views.zip_exact: simple(zip_exact),
     **tensor.MAKERS,
 }

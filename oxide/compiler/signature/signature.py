@@ -12,7 +12,7 @@ import numpy as np
 
 from oxide.errors import ArgumentError
 from oxide.host.messages import is_long, written
-from oxide.language import shaped, types
+from oxide.language import slices, types
 from oxide.language.atomic import AtomicSlice
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import SCALARS, ScalarType
@@ -33,7 +33,7 @@ SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AX
     several: (kind, ndim)
     for each, kind in _ONE_AXIS.items()
     for ndim in range(2, 6)
-    if (several := getattr(shaped, f"{each.__name__}{ndim}", None))
+    if (several := getattr(slices, f"{each.__name__}{ndim}", None))
 }
 """The kind and the number of axes of each slice type."""
 SAFE_FLOAT = 3.4e38

@@ -25,9 +25,20 @@ from numba.cuda.core import errors
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
-from .operators import COMPARISONS, forms_of, operation_of
 from .registry import lowering_registry, note
-from .types import OPEN, OPEN_INTEGER, PLACE, OpenFloat, OpenInteger, Place, WeakInteger, display
+from .types import (
+    COMPARISONS,
+    OPEN,
+    OPEN_INTEGER,
+    PLACE,
+    OpenFloat,
+    OpenInteger,
+    Place,
+    WeakInteger,
+    display,
+    forms_of,
+    operation_of,
+)
 
 
 @register_model(OpenInteger)

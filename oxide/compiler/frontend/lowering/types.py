@@ -1,17 +1,28 @@
-"""Scalar types: maps ``ScalarType`` objects to numba's types; the types of Python numbers and places."""
+"""Types of numbers and of arguments as numba has them, and Python's operators."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from llvmlite import ir
+import numpy as np
 from numba.cuda import types
+from numba.cuda.np import numpy_support
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.typeof import typeof_impl
 
-from oxide.language.types import SCALARS, ScalarType
-
-from .operators import COMPARISONS
+from oxide.compiler.signature.untyped_arguments import (
+    ArgumentType,
+    ArrayType,
+    EnumType,
+    NoneType,
+    NumberType,
+    RecordType,
+    TupleType,
+    of_box,
+)
+from oxide.errors import CompileError
+from oxide.language.types import SCALARS, ScalarType, of_dtype
 
 
 class HalfType(types.Number):  # type: ignore[misc]
@@ -73,25 +84,94 @@ def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
     return types.NumberClass(NUMBA_TYPES[value.name])
 
 
-def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
-    """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
-    return function in COMPARISONS and _is_mixed([types.unliteral(kind) for kind in kinds])
+# Types of unannotated arguments
 
 
-def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """Lowers the comparison of an i64 and a u64. A negative i64 is less than every u64, and any other i64 is compared
-    as a u64."""
-    number = 0 if kinds[0].signed else 1
-    signed = (left, right)[number]
-    negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
-    if_negative = function(-1, 0) if number == 0 else function(0, -1)
-    otherwise = builder.icmp_unsigned(COMPARISONS[function], left, right)
-    return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
+def numba_type(kind: ArgumentType) -> Any:
+    """Returns numba's type for an argument type. Raises ``CompileError`` for a dtype that numba does not know."""
+    match kind:
+        case NumberType(dtype):
+            return _of_dtype(dtype)
+        case ArrayType(dtype, ndim, strided):
+            return types.Array(_of_dtype(dtype), ndim, "A" if strided else "C")
+        case RecordType(dtype):
+            return _of_dtype(dtype)
+        case TupleType(elements, made_of):
+            return types.BaseTuple.from_types([numba_type(element) for element in elements], made_of)
+        case NoneType():
+            return types.none
+        case EnumType(made_of, value):
+            integer = issubclass(made_of, int)
+            return (types.IntEnumMember if integer else types.EnumMember)(made_of, numba_type(value))
 
 
-def _is_mixed(kinds: list[Any]) -> bool:
-    integers = all(isinstance(kind, types.Integer) for kind in kinds)
-    return integers and types.uint64 in kinds and any(kind.signed for kind in kinds)
+def argument_type(kind: Any) -> ArgumentType:
+    """Returns the argument type for numba's type. Raises ``CompileError`` for a type that a launch cannot pass."""
+    if isinstance(kind, types.Array):
+        return ArrayType(_dtype(kind.dtype), kind.ndim)
+    if isinstance(kind, types.Record):
+        return of_box(_dtype(kind), 0)
+    if isinstance(kind, types.BaseTuple):
+        made_of = getattr(kind, "instance_class", tuple)
+        return TupleType(tuple(argument_type(element) for element in kind), made_of)
+    if isinstance(kind, types.EnumMember):
+        return EnumType(kind.instance_class, argument_type(kind.dtype))
+    return NoneType() if kind == types.none else NumberType(_dtype(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(numpy_support.as_dtype(kind))
+        return found
+    except Exception:
+        raise CompileError(f"an argument of numba's type {kind} cannot be passed to a kernel") from None
+
+
+def _of_dtype(dtype: np.dtype[Any]) -> Any:
+    scalar = of_dtype(dtype)
+    if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
+        raise CompileError(
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
+            f"Slice[{scalar.name}]"
+        )
+    try:
+        return numpy_support.from_dtype(dtype)
+    except Exception as error:
+        raise CompileError(f"kernels cannot use the dtype {dtype}: {error}") from None
+
+
+# Python's operators, as the rules of types name them. An operator in place, ``+=``, has the types and the code of the
+# plain one.
+
+ARITHMETIC = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+)  # fmt: skip
+COMPARISONS = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+_BITWISE = (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)
+_IN_PLACE = {each: getattr(operator, f"i{each.__name__.rstrip('_')}") for each in (*ARITHMETIC, *_BITWISE)}
+_PLAIN = {in_place: plain for plain, in_place in _IN_PLACE.items()}
+
+
+def operation_of(function: Any) -> Any:
+    """Returns the operation of a function or an operator of numba's typing, in its plain form. Returns None for an
+    object of numba's that has no hash."""
+    key = getattr(function, "typing_key", function)
+    try:
+        return _PLAIN.get(key, key)
+    except TypeError:
+        return None
+
+
+def forms_of(function: Any) -> tuple[Any, ...]:
+    """Returns an operator and its form in place. Returns any other function alone."""
+    return (function, _IN_PLACE[function]) if function in _IN_PLACE else (function,)
 
 
 def conversion_problem(target: Any, value: Any) -> str | None:
@@ -117,9 +197,9 @@ def conversion_problem(target: Any, value: Any) -> str | None:
                 f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
                 f"{name}({number}) wraps"
             )
-    if isinstance(plain, types.Integer) and isinstance(target, types.Integer) and not isinstance(plain, WeakInteger):
-        if plain.signed and not target.signed and plain is value:
-            return f"the value is {display(value)}, which may be negative; convert it, as in {name}(x)"
+    whole = isinstance(plain, types.Integer) and isinstance(target, types.Integer)
+    if whole and plain.signed and not target.signed and not isinstance(value, types.IntegerLiteral | WeakInteger):
+        return f"the value is {display(value)}, which may be negative; convert it, as in {name}(x)"
     return None
 
 

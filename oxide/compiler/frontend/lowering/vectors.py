@@ -17,13 +17,12 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir.recognise import bounds_check
 
-from .common import check_value
+from .common import axis_sites, check_value, index_parts, mark_unchecked
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, axis_sites, check_indices, element_of, index_parts, lengths_of
+from .slices import SliceType, axes_inside, check_indices, element_of, lengths_of, note_read_only
 from .types import display
-from .unchecked import mark_unchecked
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
@@ -50,8 +49,7 @@ class _Methods(AttributeTemplate):  # type: ignore[misc]
             )
             return None
         if name.startswith("store") and kind.kind in ("slice", "unchecked", "streaming"):
-            axes = kind.axes
-            note(f"{kind.parameter} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
+            note_read_only(kind)
             return None
         return types.BoundFunction(_TEMPLATES[name], kind)
 
@@ -227,15 +225,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     )
     if inside is None:
         return aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
-    with builder.if_else(inside, likely=True) as (then, otherwise):
-        with then:
-            fits = aligned(builder, bits, alignment, what, problem)
-            then_block = builder.block
-        with otherwise:
-            otherwise_block = builder.block
-    checked = builder.phi(_BIT)
-    checked.add_incoming(fits, then_block)
-    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
+    checked = value_if(builder, inside, lambda: aligned(builder, bits, alignment, what, problem), ir.Constant(_BIT, 0))
     return checked, builder.gep(data, [offset])
 
 

@@ -58,7 +58,7 @@ class _Chain:
         return builder.sext(value, _WORD) if signed else builder.zext(value, _WORD)
 
     def _again(self, value: Any, operands: Any, signed: bool, depth: int, operation: Any) -> Any:
-        """Returns an operation on operands that are computed anew. If they are the same as before, returns the value."""
+        """Returns an operation on operands that are computed anew, or the value if they are the same as before."""
         found = [self.of(each, signed, depth + 1) for each in operands]
         if value.type == _WORD and all(new is old or new == old for new, old in zip(found, operands, strict=True)):
             return value

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.frontend.lowering.common import mark_unchecked
 from oxide.compiler.frontend.lowering.primitives import call_primitive, register, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
@@ -26,7 +27,6 @@ from oxide.compiler.frontend.lowering.registry import (
 from oxide.compiler.frontend.lowering.shared import check_index, locate
 from oxide.compiler.frontend.lowering.slices import SliceType, check_indices, element_of
 from oxide.compiler.frontend.lowering.types import display
-from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor.copies import commit, copy_async, wait

@@ -19,10 +19,10 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from oxide.compiler.frontend.lowering.common import primitive
 from oxide.language.tensor.barriers import Barrier
 
+from ..common import element_index, in_bounds
 from ..primitives import call_primitive, site
 from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
 from ..shared import static_memory
-from ..slices import element_index, in_bounds
 from ..types import display
 from .cluster import checked_rank
 

@@ -12,10 +12,10 @@ from oxide.compiler.frontend.lowering.common import address
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor import cluster
 
+from ..common import element_index, in_bounds
 from ..primitives import call_primitive, register, site
 from ..registry import bound, lowering_registry, note_first, parameters, typing_registry
 from ..shared import BlockArrayType
-from ..slices import element_index, in_bounds
 from ..types import display
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()

@@ -16,11 +16,10 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.common import check_value
+from oxide.compiler.frontend.lowering.common import check_value, mark_unchecked
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import bound, first_parameters, lowering_registry, note, typing_registry
 from oxide.compiler.frontend.lowering.types import display
-from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import aligned
 from oxide.compiler.source.fragment_layouts import BITS, Layout
 from oxide.language.tensor.copies import ldmatrix, load, stmatrix, store

@@ -9,9 +9,10 @@ from typing import Any, final
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
+from oxide.compiler.frontend.lowering.common import axes_in_bounds, axis_sites, index_parts
 from oxide.compiler.frontend.lowering.registry import note, note_first, proxy
 from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
-from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, index_parts
+from oxide.compiler.frontend.lowering.slices import SliceType, check_indices
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.source.fragment_layouts import Layout
 

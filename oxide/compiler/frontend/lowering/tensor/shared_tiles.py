@@ -12,15 +12,14 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.array_elements import readable, writable
-from oxide.compiler.frontend.lowering.common import primitive
+from oxide.compiler.frontend.lowering.common import primitive, readable, writable
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.language.tensor.shared_tiles import SharedTiles
 
+from ..common import axes_in_bounds, axis_sites, element_index, in_bounds, index_parts
 from ..primitives import site
 from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
 from ..shared import static_memory
-from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, index_parts
 from ..types import display
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()

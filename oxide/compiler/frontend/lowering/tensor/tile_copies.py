@@ -29,9 +29,10 @@ from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.compiler.source.fragment_layouts import BITS
 from oxide.language.tensor.shared_tiles import commit_stores, fence_stores, load_tile, store_tile, wait_stores
 
+from ..common import element_index, in_bounds, index_parts
 from ..primitives import call_primitive, register, site
 from ..registry import bound, lowering_registry, note_first, parameters, proxy, typing_registry
-from ..slices import SliceType, element_index, in_bounds, index_parts, lengths_of
+from ..slices import SliceType, lengths_of
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at

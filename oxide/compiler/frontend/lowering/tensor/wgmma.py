@@ -20,9 +20,9 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS, Layout
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
+from ..common import element_index, in_bounds
 from ..primitives import call_primitive, site
 from ..registry import bound, lowering_registry, note_first, parameters, typing_registry
-from ..slices import element_index, in_bounds
 from ..types import display
 from .barriers import shown
 from .fragments import FragmentType
