@@ -344,6 +344,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return super().resolve_function_type(func, args, kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
+            args = integers.small_integers(func, args)
             if not (isinstance(func, _Remembering) and integers.integer_signature(func, args)):
                 args = integers.closed_arguments(func, args)
             return literals.open_result(func, given, super().resolve_function_type(func, args, kws))
@@ -377,6 +378,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         )
 
     def unify_pairs(self, first: Any, second: Any) -> Any:
+        if first == second:
+            return first
         if session().numba_style:
             return half.unify_half(first, second) or super().unify_pairs(first, second)
         mixed = (

@@ -281,7 +281,7 @@ def writable(kind: Any, accepts: Callable[[Any, Any], bool], locate: Locate) -> 
                 return None
             if not check_value(args[0].dtype, args[2]):
                 return None
-            return signature(types.none, *map(types.unliteral, args))
+            return signature(types.none, *map(types.unliteral, args[:2]), args[0].dtype)
 
     @lowering_registry.lower(operator.setitem, kind, types.Any, types.Any)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -36,7 +36,7 @@ from oxide.language.types import i64
 
 from .mathematics import call_device_function, call_of_floats, plain
 from .registry import lowering_registry, note, session, typing_registry
-from .types import HalfType, OpenFloat, display, forms_of, operation_of
+from .types import HalfType, OpenFloat, WeakInteger, display, forms_of, operation_of
 
 
 class PythonComplex(types.Complex):  # type: ignore[misc]
@@ -111,7 +111,7 @@ def _are_numbers(kinds: Iterable[Any]) -> bool:
 
 def _is_literal(kind: Any) -> bool:
     """Returns whether a type belongs to a Python literal, which takes the type of the other operand."""
-    return isinstance(kind, PythonComplex | OpenFloat) or (
+    return isinstance(kind, PythonComplex | OpenFloat | WeakInteger) or (
         isinstance(kind, types.Literal) and isinstance(kind.literal_value, int | float)
     )
 

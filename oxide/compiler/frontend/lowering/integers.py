@@ -224,6 +224,19 @@ def _require_fit(key: Any, args: tuple[Any, ...], given: Any, kind: Any) -> None
     raise errors.TypingError("a literal that does not fit")
 
 
+_OF_FLOATS: Final = (*_ARITHMETIC, operator.truediv, *_POWERS, *_EXTREMES, divmod)
+
+
+def small_integers(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the types that the arguments of arithmetic on f32 and small integers are converted to: an f32 holds all
+    integers of 16 bits, so that NumPy keeps it, and so it holds bools. numba does so only for some of them."""
+    if types.float32 not in args or operation_of(function) not in (*_OF_FLOATS, *COMPARISONS):
+        return args
+    small = [kind for kind in args if _is_bool(kind) or (isinstance(kind, types.Integer) and kind.bitwidth <= 16)]
+    others = [kind for kind in args if kind not in small]
+    return (types.float32,) * len(args) if small and all(kind == types.float32 for kind in others) else args
+
+
 def unify_integers(first: Any, second: Any) -> Any:
     """Returns the type of a variable to which two different integers are assigned, of which at least one is a Python
     integer or a place; for typed integers the common type, or ``i64``. ``CheckVariables`` then refuses those that are

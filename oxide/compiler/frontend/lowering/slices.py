@@ -150,7 +150,7 @@ class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
             return None
         if not (check_value(kind.dtype, value) and check_indices(kind, index)):
             return None
-        return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
+        return signature(types.none, kind, types.unliteral(index), kind.dtype)
 
 
 def note_read_only(kind: SliceType) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from numba.cuda import types
 from numba.cuda.core import ir as numba_ir
 
+from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
 from .types import HalfType, OpenFloat, OpenInteger, Place, display
 
@@ -44,7 +45,13 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     typed: dict[Any, Any] = {}
     """The first place at which a number of each type is assigned."""
     for variable, kind in kinds.items():
-        found = types.int64 if isinstance(kind, Place) else kind
+        found = (
+            types.int64
+            if isinstance(kind, Place)
+            else types.boolean
+            if isinstance(kind, types.BooleanLiteral)
+            else kind
+        )
         if _is_typed(found):
             typed.setdefault(found, places.get(variable, statement.loc))
     if len(typed) > 1:
@@ -66,7 +73,7 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
 
 
 def _is_typed(kind: Any) -> bool:
-    weak = isinstance(kind, types.IntegerLiteral | OpenFloat | OpenInteger)
+    weak = isinstance(kind, types.IntegerLiteral | OpenFloat | OpenInteger | PythonComplex)
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 
 
