@@ -78,7 +78,8 @@ def _lower_conversion(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Lowers a written conversion, such as ``i64(x)``. It ends the chain of an index."""
     (given,) = sig.args
     value = context.cast(builder, args[0], given, sig.return_type)
-    if session().numba_style or not isinstance(given, types.Integer) or isinstance(value, ir.Constant):
+    integers = isinstance(given, types.Integer) and isinstance(sig.return_type, types.Integer)
+    if session().numba_style or not integers or isinstance(value, ir.Constant):
         return value
     if not isinstance(value, ir.CastInstr) or value is args[0]:
         value = _same(builder, value)
