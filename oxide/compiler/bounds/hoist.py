@@ -30,7 +30,7 @@ from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
-from .leaving import ALONE, leave_after_faults
+from .exits import ALONE, leave_after_faults
 from .prove import Prover, words_of
 
 CheckPlace = Literal["proved", "hoisted", "access"]

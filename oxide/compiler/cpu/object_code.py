@@ -12,15 +12,14 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
+from oxide.compiler.bounds.exits import share_exits
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
-from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
+from oxide.compiler.ir.llvm import declared_once, header, host_machine, link, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.values import Binary
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed

@@ -24,8 +24,15 @@ from oxide.compiler.ir.control_flow import postorder
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parameters import element_type
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.position import leave_out_unused, replace_positions
-from oxide.compiler.ir.recognise import MIRROR, fails_an_assert, is_bounds_check, is_check, register_of
+from oxide.compiler.ir.recognise import (
+    MIRROR,
+    fails_an_assert,
+    is_bounds_check,
+    is_check,
+    leave_out_unused,
+    register_of,
+    replace_positions,
+)
 from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
@@ -48,7 +55,7 @@ from oxide.compiler.ir.values import (
 from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
-from .accesses import Elementwise, OwnAccess
+from . import Elementwise, OwnAccess
 
 _PURE = having(Effect.PURE)
 _GUARDS = {"ult": True, "slt": True, "uge": False, "sge": False}

@@ -21,7 +21,7 @@ from typing import TypeAlias, final
 
 from oxide.compiler.bounds.hoist import simplified
 from oxide.compiler.bounds.prove import words_of
-from oxide.compiler.elementwise.accesses import ITEMS
+from oxide.compiler.elementwise import ITEMS
 from oxide.compiler.elementwise.proof import addresses_in, element_form, guards_of
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse

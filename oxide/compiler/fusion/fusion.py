@@ -29,9 +29,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from oxide.compiler.declaration.description import LaunchNeeds
-from oxide.compiler.elementwise.accesses import ITEMS, Elementwise, OwnAccess
+from oxide.compiler.elementwise import ITEMS, Elementwise, OwnAccess
 from oxide.compiler.ir.parameters import argument_types, element_type
-from oxide.compiler.ir.spelling import identifier
+from oxide.compiler.ir.values import identifier
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing

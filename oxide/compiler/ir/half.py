@@ -53,23 +53,6 @@ _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
 """Rounds to nearest by adding half a unit of the last of the upper 19 bits. The carry makes a number beyond the
 greatest infinite."""
 
-_ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
-  %near = fptrunc double %x to float
-  %back = fpext float %near to double
-  %size = call double @llvm.fabs.f64(double %x)
-  %size.back = call double @llvm.fabs.f64(double %back)
-  %over = fcmp ogt double %size.back, %size
-  %inexact = fcmp one double %back, %x
-  %bits = bitcast float %near to i32
-  %less = sub i32 %bits, 1
-  %toward.zero = select i1 %over, i32 %less, i32 %bits
-  %odd = or i32 %toward.zero, 1
-  %result = select i1 %inexact, i32 %odd, i32 %bits
-  %number = bitcast i32 %result to float
-  ret float %number
-}
-declare double @llvm.fabs.f64(double)"""
-
 
 def hide_integers(module: Module) -> None:
     """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that an
@@ -83,11 +66,6 @@ def hide_integers(module: Module) -> None:
                     counted = module.declare(kind, f"oxide.f16.counted.{kind}", (kind,))
                     function.substitute(cast, cast, Call(cast.name, kind, counted, (cast,)))
                     cast.name = suffixed(cast.name, ".counted")
-
-
-def portable_definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions that are the same for both back ends, for a kernel with these symbols."""
-    return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
-from .spelling import quoted, spaced, unquoted
-from .values import Argument, Block, Call, Constant, Instruction, Value
+from .values import Argument, Block, Call, Constant, Instruction, Value, quoted, spaced, unquoted
 
 
 @final

@@ -12,11 +12,10 @@ the blocks' lists of instructions directly. ``control_flow.py`` has dominators a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import final
-
-from .spelling import alignment, spaced, unquoted
 
 BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
     "fadd", "fsub", "fmul", "fdiv", "frem",
@@ -621,3 +620,52 @@ class Atomic(Instruction):
     def body(self) -> str:
         listed = ", ".join(operand.typed for operand in self.operands)
         return " ".join(filter(None, (self.opcode, self.before, listed, self.after)))
+
+
+# Names, strings and lists, as LLVM prints them
+
+
+def spaced(words: str) -> str:
+    return f"{words} " if words else ""
+
+
+def alignment(text: str) -> int:
+    """Returns the alignment at the end of an access's text, or 1 if the text has none."""
+    _, found, align = text.rpartition("align ")
+    return int(align.partition(",")[0]) if found else 1
+
+
+_UNQUOTED = re.compile(r"[-\w$.]+", re.ASCII)  # LLVM takes other letters only in quotes
+
+
+def identifier(name: str) -> str:
+    """Returns a name that PTX takes, with an underscore for each other letter."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def quoted(symbol: str) -> str:
+    return symbol if _UNQUOTED.fullmatch(symbol) else f'"{symbol}"'
+
+
+def unquoted(name: str) -> str:
+    return name[1:-1] if name.startswith('"') else name
+
+
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def unescaped(text: str) -> str:
+    """Returns a string as it was before LLVM printed it. LLVM escapes bytes that are not printable ASCII."""
+    plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return plain.encode("latin-1").decode("utf-8", "replace")
+
+
+def split_list(text: str) -> list[str]:
+    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [*found, text[start:].strip()] if text.strip() else []

@@ -21,10 +21,11 @@ from oxide.compiler.primitives.effects import KNOWN
 from oxide.host.environment import word
 
 from .control_flow import ControlFlow, postorder
+from .known_functions import is_total
 from .module import Function, Module
 from .parser import member_type
+from .primitives import TILE_COPIES
 from .recognise import called, conditions_of, is_bounds_check
-from .spelling import split_list
 from .values import (
     Argument,
     Atomic,
@@ -48,6 +49,7 @@ from .values import (
     Unreachable,
     Value,
     number,
+    split_list,
 )
 
 UNCHECKED = "!oxide.unchecked"
@@ -251,27 +253,19 @@ def verify_total(module: Module) -> None:
     """Checks that every integer operation has a defined result for all operands. Raises ``InvalidIR``.
 
     Checked are divisions, shifts, conversions of floating point to integers, flags that make poison, and intrinsics
-    that take such a flag as an argument. The functions of ``total.py``, which make divisions and shifts total, are
-    exempt. Not checked are loads of uninitialised memory, ``undef`` and flags of floating point.
+    that take such a flag as an argument. The functions that make divisions and shifts total are exempt. Not checked are
+    loads of uninitialised memory, ``undef`` and flags of floating point.
     """
     for function in module.defined:
-        if _is_helper(function):
+        if is_total(function.symbol):
             continue
         for instruction in function.instructions:
             if (problem := _partial(instruction)) is not None:
                 _refuse(function, instruction, problem)
 
 
-_DIVISIONS = ("sdiv", "udiv", "srem", "urem")
-_SHIFTS = ("shl", "lshr", "ashr")
 _POISON = frozenset(("nsw", "nuw", "exact", "nneg", "samesign"))
 _WITH_POISON = ("llvm.abs.", "llvm.ctlz.", "llvm.cttz.")
-
-
-def _is_helper(function: Function) -> bool:
-    """Returns whether a function is one of ``total.py`` that makes an operation total, such as ``oxide.sdiv.i64``."""
-    first, _, rest = function.symbol.partition(".")
-    return first == "oxide" and rest.partition(".")[0] in _DIVISIONS + _SHIFTS
 
 
 def _partial(instruction: Instruction) -> str | None:
@@ -295,10 +289,6 @@ def _partial(instruction: Instruction) -> str | None:
 
 _Facts: TypeAlias = frozenset[Value]
 """The indices that a bounds check has found to be in bounds, on every path to a place."""
-
-
-LOAD_TILE, STORE_TILE = "oxide.tensor.load_tile.", "oxide.tensor.store_tile."
-"""The prefixes of the primitives that copy a tile from a slice and to a slice."""
 
 
 def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
@@ -444,6 +434,6 @@ def _accessed(instruction: Instruction) -> list[Value]:
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]
-        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", LOAD_TILE, STORE_TILE)):
+        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", *TILE_COPIES)):
             return [argument for argument in instruction.arguments if argument.type.startswith("ptr")]
     return []

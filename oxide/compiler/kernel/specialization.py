@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oxide.compiler.cache.entries import Entry, Facts
     from oxide.compiler.check.check import Uses
     from oxide.compiler.declaration.description import FusedSource, KernelDescription, LaunchNeeds
-    from oxide.compiler.elementwise.accesses import Elementwise
+    from oxide.compiler.elementwise import Elementwise
     from oxide.compiler.frontend.frontend import Style
     from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
@@ -357,7 +357,7 @@ class Specialization:
     def _typed_facts(self) -> Facts:
         """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if the kernel has numba-cuda's
         semantics."""
-        from oxide.compiler.bounds.leaving import threads_may_wait
+        from oxide.compiler.bounds.exits import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
         from oxide.compiler.interpreter.run import TypedKernel
 
@@ -629,7 +629,7 @@ def _facts_of(
 ) -> Facts:
     from oxide.compiler.cache.entries import Facts
     from oxide.compiler.declaration.description import LaunchNeeds
-    from oxide.compiler.ir.tiled_parameters import tiled_parameters
+    from oxide.compiler.ir.portable import tiled_parameters
 
     _, width = uses.width or ("", None)
     needs = LaunchNeeds(

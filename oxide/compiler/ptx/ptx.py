@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
+from oxide.compiler.bounds.exits import share_exits
 from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.ir.known_functions import QUOTIENTS, quotient
 from oxide.compiler.ir.lines import has_lines, move_lines, number_calls
-from oxide.compiler.ir.llvm import gpu_machine, header, optimise
+from oxide.compiler.ir.llvm import declared_once, gpu_machine, header, link, optimise
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
-from oxide.compiler.ir.spelling import identifier
-from oxide.compiler.ir.values import Constant, Value
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.values import Constant, Value, identifier
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target, capability_of
 from oxide.errors import CompileError

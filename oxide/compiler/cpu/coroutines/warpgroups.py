@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.ir.files import ir_file
-from oxide.compiler.ir.tiled_parameters import TILE_COPIES
+from oxide.compiler.ir.llvm import ir_file
+from oxide.compiler.ir.primitives import TILE_COPIES
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 
 from . import tile_copies

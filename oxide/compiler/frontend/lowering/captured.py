@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 
-from oxide.compiler.ir.captured import CAPTURED
+from oxide.compiler.ir.parameters import CAPTURED
 from oxide.compiler.signature.captured import Captured, captured
 
 from .argument_types import numba_type

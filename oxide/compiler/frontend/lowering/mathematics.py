@@ -13,7 +13,7 @@ from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.check import numpy_functions
-from oxide.compiler.ir import decimal_rounding
+from oxide.compiler.ir.known_functions import ROUND_DECIMALS
 from oxide.compiler.primitives import scalars
 from oxide.compiler.primitives.scalars import of_floats
 from oxide.compiler.primitives.table import Primitive, float_of, floats
@@ -143,7 +143,7 @@ def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> An
     kind, double = sig.args[0], types.float64
     number = context.cast(builder, args[0], kind, double)
     digits = context.cast(builder, args[1], sig.args[1], types.int64)
-    return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
+    return context.cast(builder, call(builder, ROUND_DECIMALS, number.type, number, digits), double, kind)
 
 
 for _kind in (types.float32, types.float64):  # exact types take precedence over numba's own lowering

@@ -7,8 +7,8 @@ the result is an ``i64``, modulo 2**64; numba divides them as floats. Kernels in
 numba-cuda's behaviour.
 
 numba-cuda branches around a division by zero, and around a division of the least integer by -1. Here, the total
-division (``compiler/ir/total.py``) covers both cases by selecting another divisor. The selection does not depend on the
-dividend, so a loop with one divisor selects it once.
+division (``compiler/ir/known_functions.py``) covers both cases by selecting another divisor. The selection does not
+depend on the dividend, so a loop with one divisor selects it once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """``unroll(range(…))``. It returns the range, and its lowering emits a call that marks the loop for
-``compiler/ir/marked_loops.py``."""
+``compiler/ir/portable.py``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oxide.compiler.ir.instructions import FAST
+from oxide.compiler.ir.known_functions import FAST
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.source.faults import FaultSite
