@@ -24,14 +24,14 @@ from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
-from oxide.compiler.ir.values import TRUE, Block, Branch, Call, Instruction, Value
+from oxide.compiler.ir.values import TRUE, Block, Branch, Call
 from oxide.compiler.primitives.effects import CONVERGENT, CONVERSIONS
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
 from .exits import ALONE, leave_after_faults
-from .prove import Prover, words_of
+from .prove import Check, Prover, words_of
 
 CheckPlace = Literal["proved", "hoisted", "access"]
 
@@ -154,29 +154,14 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     return () if symbol.startswith(_HARMLESS) else ("convergent",)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    call: Call
-    block: Block
-    index: Value
-    length: Value
-    site: int
-    """The index of the access's fault site, or -1 for an access to one of several slices."""
-
-    @classmethod
-    def of(cls, call: Call) -> _Check:
-        _, index, length, site = call.arguments[:4]
-        return cls(call, call.block, index, length, -1 if site.integer is None else site.integer)
-
-
 class _Hoister:
     def __init__(self, module: Module, symbol: str) -> None:
         self.module = module
         self.function = module.functions[symbol]
         self.flow = ControlFlow(self.function)
-        self.checks = [_Check.of(call) for call in self.function.calls if is_bounds_check(call)]
+        self.checks = [Check.of(call) for call in self.function.calls if is_bounds_check(call)]
         self._versions = 0
-        self.placed: dict[_Check, Placement] = {}
+        self.placed: dict[Check, Placement] = {}
 
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Removes the checks of accesses that are proved to be in bounds."""
@@ -187,7 +172,7 @@ class _Hoister:
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
-        reasons: dict[_Check, str] = {}
+        reasons: dict[Check, str] = {}
         for loop in self.flow.loops:
             inside = [check for check in self.checks if check.block in loop.blocks and check not in placed]
             if not inside:
@@ -220,10 +205,10 @@ class _Hoister:
             for check in self.checks
         )
 
-    def _innermost(self, check: _Check) -> Loop | None:
+    def _innermost(self, check: Check) -> Loop | None:
         return self.flow.innermost.get(check.block)
 
-    def _conditional(self, check: _Check, loop: Loop) -> str | None:
+    def _conditional(self, check: Check, loop: Loop) -> str | None:
         """Returns the reason why some iteration of the loop may skip the access. Returns None if no iteration skips
         it."""
         inner = self._innermost(check)
@@ -241,21 +226,18 @@ class _Hoister:
             point = around.header
         return None
 
-    def _version(self, loop: Loop, decided: list[_Check], ranges: Range) -> None:
-        copies = copy_loop(self.function, loop, f".checked.{self._versions}")
+    def _version(self, loop: Loop, decided: list[Check], ranges: Range) -> None:
+        copy = copy_loop(self.function, loop, f".checked.{self._versions}")
         # The copy's loops are cold and stay small: the registers they need are allocated to every thread.
         disabled = self.module.add_metadata('!{!"llvm.loop.unroll.disable"}')
-        for cold in loop.within():
-            latch = copies[cold.latch.terminator]
-            assert isinstance(latch, Instruction)
-            latch.metadata["!llvm.loop"] = self.module.add_metadata(lambda place: f"distinct !{{!{place}, {disabled}}}")
+        for cold in copy.within():
+            node = self.module.add_metadata(lambda place: f"distinct !{{!{place}, {disabled}}}")
+            cold.latch.terminator.metadata["!llvm.loop"] = node
         # A new preheader, for later passes that look for the loop.
         holds = self.function.add(Block(f"%oxide.range.{self._versions}.holds", [Branch(loop.header)]))
         for phi in loop.header.phis:
             phi.replace_operands({loop.preheader: holds})
-        header = copies[loop.header]
-        assert isinstance(header, Block)
-        choice = Branch(holds, header, ranges.guard())
+        choice = Branch(holds, copy.header, ranges.guard())
         choice.metadata["!prof"] = self.module.add_metadata('!{!"branch_weights", i32 2000, i32 1}')
         loop.preheader.instructions.pop()
         loop.preheader.extend([*ranges.code, choice])

@@ -96,10 +96,9 @@ def _module(
     # With a seed, which chooses the schedule, each thread must be a coroutine, even in a kernel without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [
-        half.native_definitions(kernel.name, {*symbols, *tensor_primitives.conversions(symbols)}, target),
-        *extremes,
-    ]
+    converted = {*symbols, *tensor_primitives.conversions(symbols)}
+    half.check_f16(kernel.name, converted, target)
+    called += [half.definitions(converted, 0), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(debugging.native_definitions(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)

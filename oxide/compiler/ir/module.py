@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
-from .values import Argument, Block, Call, Constant, Instruction, Value, quoted, spaced, unquoted
+from .values import Argument, Block, Call, Constant, Instruction, Value, quoted, spaced, suffixed, unquoted
 
 
 @final
@@ -35,14 +35,8 @@ class Function:
         result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
         result.metadata = dict(self.metadata)
         copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
-        for block in self.blocks.values():
-            copies[block] = result.add(Block(block.name))
-        for block, copied in zip(self.blocks.values(), result.blocks.values(), strict=True):
-            for instruction in block.instructions:
-                copy = copies[instruction] = instruction.copy({}, instruction.name)
-                copied.append(copy)
-        for copy in result.instructions:
-            copy.replace_operands(copies)
+        for block in copy_blocks(self.blocks.values(), copies).values():
+            result.add(block)
         return result
 
     def add_attributes(self, *words: str) -> None:
@@ -133,6 +127,22 @@ class Function:
             lines.append(f"{block.name[1:]}:")
             lines += map(str, block.instructions)
         return "\n".join([*lines, "}"])
+
+
+def copy_blocks(blocks: Iterable[Block], copies: dict[Value, Value], suffix: str = "") -> dict[Block, Block]:
+    """Returns a copy of each block. The names in the copies end in the suffix. ``copies`` has what replaces their
+    operands. The copies of the blocks and of their instructions are added to it."""
+    found = {block: Block(suffixed(block.name, suffix)) for block in blocks}
+    copies.update(found)
+    for block, copied in found.items():
+        for instruction in block.instructions:
+            name = suffixed(instruction.name, suffix) if instruction.name else ""
+            copy = copies[instruction] = instruction.copy({}, name)
+            copied.append(copy)
+    for copied in found.values():
+        for copy in copied.instructions:
+            copy.replace_operands(copies)
+    return found
 
 
 _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')

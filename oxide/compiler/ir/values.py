@@ -651,6 +651,11 @@ def unquoted(name: str) -> str:
     return name[1:-1] if name.startswith('"') else name
 
 
+def suffixed(name: str, suffix: str) -> str:
+    """Appends a suffix to a name, inside its quotes if it has any."""
+    return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix
+
+
 _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
 
 

@@ -129,7 +129,7 @@ def _module(
         _FAST_EXP2 if "__nv_fast_exp2f" in symbols else "",
         *_quotients(symbols),
         debugging.ptx_definitions(symbols),
-        half.ptx_definitions(symbols, capability),
+        half.definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, capability),
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),
