@@ -126,8 +126,7 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
         match check.block.terminator:
             case Branch(condition=condition, yes=yes, no=no) if condition is check and not no.phis:
                 check.block.jump_to(yes)
-        check.block.replace(check, ())
-    function.replace(dict.fromkeys(checks, TRUE))
+    function.supersede(dict.fromkeys(checks, TRUE))
 
 
 def simplified(module: Module, symbol: str, passes: Sequence[str] = _PASSES) -> Module:

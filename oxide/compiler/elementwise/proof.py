@@ -21,7 +21,7 @@ from typing import final
 
 from oxide.compiler.bounds.prove import words_of
 from oxide.compiler.ir.control_flow import postorder
-from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.module import Function, Module, reached
 from oxide.compiler.ir.parameters import element_type
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import (
@@ -116,17 +116,14 @@ def guards_of(
     return known
 
 
-def addresses_in(function: Function, address: Argument) -> list[Instruction]:
+def addresses_in(function: Function, address: Value) -> list[Value]:
     """Returns the instructions that compute addresses in a slice from the slice's own address, directly or in several
     steps."""
-    found: list[Instruction] = []
-    pending: list[Value] = [address]
-    while pending:
-        base = pending.pop()
-        steps = [each for each in function.instructions if isinstance(each, GetElementPtr) and each.pointer is base]
-        found += steps
-        pending += steps
-    return found
+
+    def steps(base: Value) -> list[Value]:
+        return [each for each in function.instructions if isinstance(each, GetElementPtr) and each.pointer is base]
+
+    return reached(address, steps)[1:]
 
 
 @final

@@ -95,9 +95,7 @@ def adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
     lengths = [{words[1 + axis] for words in own_words} for axis in range(part.axes)]
     for test, (_, holds) in guards_of(function, position, lengths).items():
         replaced[test] = TRUE if holds else FALSE
-    for block in function.blocks.values():
-        block.instructions = [each for each in block.instructions if each not in replaced]
-    function.replace(replaced)
+    function.supersede(replaced)
     for place, call in enumerate(function.calls):
         _shift_site(call, first_site, f"%oxide.site.{place}")
     form.rename(function.symbol, symbol)

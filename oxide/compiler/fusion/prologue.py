@@ -16,7 +16,7 @@ from typing import final
 
 from oxide.compiler.bounds.hoist import simplified
 from oxide.compiler.bounds.prove import words_of
-from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.module import Function, Module, reached
 from oxide.compiler.ir.parameters import element_type
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
@@ -146,26 +146,16 @@ def _loads(function: Function, address: Argument, kind: str) -> list[Load]:
 
 def _registers(pointer: Value) -> frozenset[str]:
     """Returns the thread coordinates that a value is computed from."""
-    found: set[str] = set()
-    seen: set[Value] = set()
-    pending = [pointer]
-    while pending:
-        value = pending.pop()
-        if not isinstance(value, Instruction) or value in seen:
-            continue
-        seen.add(value)
-        register = register_of(value)
-        if register:
-            found.add(register)
-            continue
+
+    def sources(value: Value) -> list[Value]:
         match value:
-            case Load():
-                continue
             case Select(left=left, right=right):
-                pending += [left, right]
-            case _:
-                pending += [operand for operand in value.operands if not isinstance(operand, Block)]
-    return frozenset(found)
+                return [left, right]
+            case Instruction() if not isinstance(value, Load) and not register_of(value):
+                return [operand for operand in value.operands if not isinstance(operand, Block)]
+        return []
+
+    return frozenset(filter(None, map(register_of, reached(pointer, sources))))
 
 
 def compute_at_reads(

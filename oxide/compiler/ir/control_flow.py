@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from .module import Function, copy_blocks
+from .module import Function, copy_blocks, reached
 from .values import Block, Value
 
 
@@ -90,13 +90,7 @@ class ControlFlow:
         return ordered
 
     def _body(self, header: Block, latch: Block) -> set[Block]:
-        blocks, pending = {header}, [latch]
-        while pending:
-            block = pending.pop()
-            if block not in blocks:
-                blocks.add(block)
-                pending += self.predecessors[block]
-        return blocks
+        return {header, *reached(latch, lambda block: [] if block is header else self.predecessors[block])}
 
     def _dominator_spans(self) -> dict[Block, tuple[int, int]]:
         """Returns, for each reachable block, its preorder number in the dominator tree and the first number after its

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import final
+from typing import TypeVar, final
 
 from .values import Argument, Block, Call, Constant, Instruction, Value, quoted, spaced, suffixed, unquoted
+
+_T = TypeVar("_T")
+
+
+def reached(start: _T, following: Callable[[_T], Iterable[_T]]) -> list[_T]:
+    """Returns a start and all that is reached from it, directly or indirectly, in the order in which it is found."""
+    found = {start: None}
+    pending = [start]
+    for each in pending:  # which grows
+        new = [target for target in dict.fromkeys(following(each)) if target not in found]
+        found.update(dict.fromkeys(new))
+        pending += new
+    return pending
 
 
 @final
@@ -82,6 +95,12 @@ class Function:
         for instruction in self.instructions:
             if not old.isdisjoint(instruction.operands):
                 instruction.replace_operands(replaced)
+
+    def supersede(self, replaced: Mapping[Value, Value]) -> None:
+        """Removes the instructions that are keys of ``replaced``, and replaces their uses by the keys' values."""
+        for block in self.blocks.values():
+            block.instructions = [each for each in block.instructions if each not in replaced]
+        self.replace(replaced)
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
         """Replaces an instruction by new instructions, and its uses by uses of the last of them. The old instruction
@@ -229,17 +248,19 @@ class Module:
 
     def reached(self, symbol: str) -> list[Function]:
         """Returns the functions that a function refers to, directly or indirectly, and the function itself."""
-        found: dict[str, Function] = {}
-        pending = [symbol]
-        while pending:
-            symbol = pending.pop()
-            if symbol in self.functions and symbol not in found:
-                found[symbol] = self.functions[symbol]
-                for instruction in found[symbol].instructions:
-                    for operand in instruction.operands:
-                        if "@" in operand.name:
-                            pending += map(unquoted, _SYMBOL.findall(operand.name))
+        found = set(reached(symbol, self._referred))
         return [function for function in self.functions.values() if function.symbol in found]
+
+    def _referred(self, symbol: str) -> Iterator[str]:
+        """Yields the symbols that a function's instructions refer to."""
+        for instruction in self.functions[symbol].instructions if symbol in self.functions else ():
+            for operand in instruction.operands:
+                if "@" in operand.name:
+                    yield from map(unquoted, _SYMBOL.findall(operand.name))
+
+    def callers(self, symbol: str) -> list[str]:
+        """Returns the functions that call a function."""
+        return [each.symbol for each in self.defined if any(call.called == symbol for call in each.calls)]
 
     def keep_reachable(self, symbol: str) -> None:
         """Removes the functions that the function ``symbol`` does not reach."""

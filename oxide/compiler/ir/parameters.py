@@ -9,8 +9,8 @@ from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import ArrayType
 
-from .module import Function, Module
-from .values import Argument, Value
+from .module import Function, Module, reached
+from .values import Argument
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
@@ -70,29 +70,16 @@ def take_captured(module: Module, kernel: str, arrays: Mapping[int, Captured]) -
     for place, number in enumerate(numbers):
         symbol, name = f"{CAPTURED}{number}", f"%.captured.{place}"
         addresses: dict[str, Argument] = {}
-        for reaching in _reaching(module, symbol):
+        for reaching in reached(symbol, module.callers)[1:]:
             words = arrays[number].type.words if reaching == kernel else ("ptr",)
             arguments = [Argument(f"{name}.{word}", type_) for word, type_ in enumerate(words)]
             module.functions[reaching].arguments += arguments
             addresses[reaching] = arguments[ArrayType.ADDRESS if reaching == kernel else 0]
         for reaching, address in addresses.items():
             function = module.functions[reaching]
-            replaced: dict[Value, Value] = {}
             for call in function.calls:
-                if call.called == symbol:
-                    replaced[call] = address
-                    call.block.instructions.remove(call)
-                elif call.called in addresses:
+                if call.called in addresses:
                     call.operands.append(address)
-            function.replace(replaced)
+            function.supersede({call: address for call in function.calls if call.called == symbol})
         del module.functions[symbol]
     return tuple(numbers)
-
-
-def _reaching(module: Module, symbol: str) -> list[str]:
-    """Returns the functions that call a function, directly or through others."""
-    found = [symbol]
-    for callee in found:  # which grows
-        callers = [each.symbol for each in module.defined if any(call.called == callee for call in each.calls)]
-        found += [caller for caller in callers if caller not in found]
-    return found[1:]

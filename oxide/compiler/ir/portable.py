@@ -47,7 +47,7 @@ from .primitives import (
     reaches_cluster,
 )
 from .recognise import PLACE
-from .values import Argument, Atomic, Block, Call, Constant, Load, Store, Value, number, quoted
+from .values import Argument, Atomic, Block, Call, Constant, Load, Store, number, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +283,7 @@ def _number_sites(module: Module) -> list[int]:
     sites = sorted(int(symbol.removeprefix(_SITE)) for symbol in module.functions if symbol.startswith(_SITE))
     dense = {f"{_SITE}{site}": number(place, "i32") for place, site in enumerate(sites)}
     for function in module.defined:
-        replaced: dict[Value, Value] = {}
-        for call in function.calls:
-            if call.called in dense:
-                replaced[call] = dense[call.called]
-                call.block.instructions.remove(call)
-        function.replace(replaced)
+        function.supersede({call: dense[call.called] for call in function.calls if call.called in dense})
     for symbol in dense:
         del module.functions[symbol]
     return sites

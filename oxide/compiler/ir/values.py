@@ -148,15 +148,16 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, or "" if it has none. ``metadata`` has its metadata nodes, by
-    kind."""
+    """An instruction. ``name`` is the name of its result, or "" if it has none. ``flags`` are the words before its
+    operands, such as ``nsw``. ``metadata`` has its metadata nodes, by kind."""
 
-    __slots__ = ("block", "metadata", "opcode", "operands")
+    __slots__ = ("block", "flags", "metadata", "opcode", "operands")
 
-    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value]) -> None:
+    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
         super().__init__(name, type_)
         self.opcode = opcode
         self.operands = list(operands)
+        self.flags = flags
         self.metadata: dict[str, str] = {}
         self.block: Block
 
@@ -169,7 +170,8 @@ class Instruction(Value):
     @property
     def body(self) -> str:
         """Returns the instruction as text, without its result's name and without its metadata."""
-        raise NotImplementedError
+        listed = ", ".join(operand.typed for operand in self.operands)
+        return " ".join(filter(None, (self.opcode, self.flags, listed)))
 
     def replace_operands(self, replaced: Mapping[Value, Value]) -> None:
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
@@ -177,7 +179,7 @@ class Instruction(Value):
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
         """Returns a copy that is in no block, with a new name and with some operands replaced."""
         result = object.__new__(type(self))
-        result.name, result.type, result.opcode = name, self.type, self.opcode
+        result.name, result.type, result.opcode, result.flags = name, self.type, self.opcode, self.flags
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
         result.metadata = dict(self.metadata)
         for attribute in type(self).__slots__:  # what the class adds
@@ -206,11 +208,10 @@ class Operand:
 class Binary(Instruction):
     """Arithmetic on two numbers of one type."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, opcode: str, left: Value, right: Value, flags: str = "") -> None:
-        super().__init__(name, left.type, opcode, (left, right))
-        self.flags = flags
+        super().__init__(name, left.type, opcode, (left, right), flags)
 
     left = Operand(0)
     right = Operand(1)
@@ -229,11 +230,10 @@ class Binary(Instruction):
 class Cast(Instruction):
     """A conversion of a value to another type."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, opcode: str, value: Value, type_: str, flags: str = "") -> None:
-        super().__init__(name, type_, opcode, (value,))
-        self.flags = flags
+        super().__init__(name, type_, opcode, (value,), flags)
 
     value = Operand(0)
 
@@ -246,15 +246,14 @@ class Cast(Instruction):
 class Compare(Instruction):
     """A comparison, ``icmp`` or ``fcmp``."""
 
-    __slots__ = ("flags", "predicate")
+    __slots__ = ("predicate",)
 
     def __init__(
         self, name: str, predicate: str, left: Value, right: Value, opcode: str = "icmp", flags: str = ""
     ) -> None:
         count = left.type[1:].partition(" ")[0] if left.type[0] == "<" and left.type[1] != "{" else ""
-        super().__init__(name, f"<{count} x i1>" if count else "i1", opcode, (left, right))
+        super().__init__(name, f"<{count} x i1>" if count else "i1", opcode, (left, right), flags)
         self.predicate = predicate
-        self.flags = flags
 
     left = Operand(0)
     right = Operand(1)
@@ -269,31 +268,24 @@ class Compare(Instruction):
 class Select(Instruction):
     """A choice of one of two values by a condition."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, condition: Value, left: Value, right: Value, flags: str = "") -> None:
-        super().__init__(name, left.type, "select", (condition, left, right))
-        self.flags = flags
+        super().__init__(name, left.type, "select", (condition, left, right), flags)
 
     condition = Operand(0)
     left = Operand(1)
     right = Operand(2)
-
-    @property
-    def body(self) -> str:
-        condition, left, right = self.operands
-        return f"select {spaced(self.flags)}{condition.typed}, {left.typed}, {right.typed}"
 
 
 @final
 class Phi(Instruction):
     """A value for each predecessor. The operands are values and their blocks, alternating."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, type_: str, incoming: Iterable[tuple[Value, Block]], flags: str = "") -> None:
-        super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair])
-        self.flags = flags
+        super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair], flags)
 
     @property
     def incoming(self) -> list[tuple[Value, Block]]:
@@ -337,10 +329,6 @@ class Branch(Instruction):
     @property
     def targets(self) -> list[Block]:
         return self.operands[-2:] if len(self.operands) == 3 else self.operands[:]  # type: ignore[return-value]
-
-    @property
-    def body(self) -> str:
-        return "br " + ", ".join(operand.typed for operand in self.operands)
 
 
 @final
@@ -386,10 +374,6 @@ class Unreachable(Instruction):
 
     def __init__(self) -> None:
         super().__init__("", "void", "unreachable", ())
-
-    @property
-    def body(self) -> str:
-        return "unreachable"
 
 
 @final
@@ -443,12 +427,11 @@ class Store(Instruction):
 class GetElementPtr(Instruction):
     """An address computed from a pointer and indices. ``source`` is the type that the indices step through."""
 
-    __slots__ = ("flags", "source")
+    __slots__ = ("source",)
 
     def __init__(self, name: str, source: str, pointer: Value, indices: Iterable[Value], flags: str = "") -> None:
-        super().__init__(name, pointer.type, "getelementptr", (pointer, *indices))
+        super().__init__(name, pointer.type, "getelementptr", (pointer, *indices), flags)
         self.source = source
-        self.flags = flags
 
     pointer = Operand(0)
 
@@ -522,15 +505,7 @@ class Insert(Instruction):
 class Operation(Instruction):
     """An instruction with one of the opcodes in ``LISTS``."""
 
-    __slots__ = ("flags",)
-
-    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
-        super().__init__(name, type_, opcode, operands)
-        self.flags = flags
-
-    @property
-    def body(self) -> str:
-        return f"{self.opcode} {spaced(self.flags)}{', '.join(operand.typed for operand in self.operands)}"
+    __slots__ = ()
 
 
 @final

@@ -22,7 +22,7 @@ from oxide.host.environment import word
 from .control_flow import ControlFlow, postorder
 from .known_functions import is_total
 from .llvm import portable_module
-from .module import Function, Module
+from .module import Function, Module, reached
 from .primitives import TILE_COPIES
 from .recognise import called, conditions_of, is_bounds_check
 from .values import (
@@ -254,23 +254,17 @@ class _Accesses:
 
     def _is_of_slice(self, address: Value) -> bool:
         """Returns whether an address may be computed from a slice's address."""
-        seen: set[Value] = set()
-        pending = [address]
-        while pending:
-            value = self._plain(pending.pop())
-            if value in self.slices:
-                return True
-            if value in seen:
-                continue
-            seen.add(value)
-            match value:
-                case GetElementPtr(pointer=pointer):
-                    pending.append(pointer)
-                case Cast() | Binary() | Phi() | Select():
-                    pending += value.operands
-                case Call() if called(value).startswith("llvm.ptrmask."):
-                    pending.append(value.arguments[0])
-        return False
+        return not self.slices.isdisjoint(reached(self._plain(address), self._sources))
+
+    def _sources(self, address: Value) -> list[Value]:
+        match address:
+            case GetElementPtr(pointer=pointer):
+                return [self._plain(pointer)]
+            case Cast() | Binary() | Phi() | Select():
+                return list(map(self._plain, address.operands))
+            case Call() if called(address).startswith("llvm.ptrmask."):
+                return [self._plain(address.arguments[0])]
+        return []
 
     def _is_inside(self, address: Value, facts: _Facts) -> bool:
         match self._plain(address):
