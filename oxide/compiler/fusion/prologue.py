@@ -41,16 +41,20 @@ from oxide.compiler.signature.signature import Closed, Parameter
 
 from .composition import (
     BYTES,
-    VECTOR_BYTES,
     Own,
     Part,
     Words,
     adopt,
     call_of,
+    collected,
     computed,
     element_function,
-    names_of,
+    loaded,
     passed_words,
+    shape_of,
+    variables,
+    vector_alignment,
+    vector_of,
 )
 
 MOST_LOADS = 8
@@ -270,41 +274,16 @@ def _loaded(
     """Returns the function that computes ``lanes`` neighbouring elements of the value number ``result``. The function's
     last parameters are the value's number of elements and the index of the first element to compute. The first
     element's index is a multiple of ``multiple`` if the value begins at a multiple of 16 bytes."""
-    shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
-    matrix = bool(shapes) and len(shapes[-1]) == 2
-    rows, columns = shapes[-1] if matrix else ("1", "%n")
-    lines = [f"  %rows = add i64 {rows}, 0", f"  %columns = add i64 {columns}, 0"]
-    lines += [f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(lanes)]
-    hint = ", !oxide.streaming !0" * streams
+    rows, columns = shape_of(own, "%n")
+    lines = [f"  %rows = add i64 {rows}, 0", f"  %columns = add i64 {columns}, 0", *variables(own, lanes)]
     for place, value in own:
-        if not value.read:
-            continue
-        size = BYTES[value.element]
-        lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
-        whole = lanes > 1 and place in aligned
-        if whole:
-            vector = f"<{lanes} x {value.element}>"
-            natural = min(VECTOR_BYTES, lanes * size)
-            width = min(natural, max(1, multiple) * size)
-            streamed = hint if width == natural else ""
-            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {width}{streamed}")
-        for k in range(lanes):
-            if whole:
-                lines.append(f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}")
-            else:
-                lines += [
-                    f"  %at.{place}.{k} = getelementptr {value.element}, ptr %at.{place}, i64 {k}",
-                    f"  %in.{place}.{k} = load {value.element}, ptr %at.{place}.{k}, align {size}",
-                ]
-            lines.append(f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}")
+        if value.read:
+            size, natural = BYTES[value.element], vector_alignment(value.element, lanes)
+            width = min(natural, max(1, multiple) * size) if place in aligned else size
+            hint = ", !oxide.streaming !0" if streams and lanes > 1 and width == natural else ""
+            lines += loaded(place, value, lanes, width, hint)
     lines += computed(_ELEMENT, own, passed, lanes)
-    kind, built = values[result].element, "poison"
-    for k in range(lanes):
-        lines.append(f"  %out.{k} = load {kind}, ptr %v{result}.{k}")
-        if lanes > 1:
-            lines.append(f"  %built.{k} = insertelement <{lanes} x {kind}> {built}, {kind} %out.{k}, i64 {k}")
-            built = f"%built.{k}"
-    type_ = f"<{lanes} x {kind}>" if lanes > 1 else kind
-    lines.append(f"  ret {type_} {built if lanes > 1 else '%out.0'}")
-    body = "\n".join(lines)
+    lines += collected(result, values[result], lanes)
+    type_ = vector_of(values[result].element, lanes)
+    body = "\n".join([*lines, f"  ret {type_} %result.{result}"])
     return f"define internal {type_} @{symbol}({passed}, i64 %n, i64 %first) alwaysinline {{\n{body}\n}}\n"

@@ -254,7 +254,8 @@ class _Accesses:
 
     def _is_of_slice(self, address: Value) -> bool:
         """Returns whether an address may be computed from a slice's address."""
-        return not self.slices.isdisjoint(reached(self._plain(address), self._sources))
+        sources = reached(self._plain(address), self._sources)
+        return not self.slices.isdisjoint(sources)
 
     def _sources(self, address: Value) -> list[Value]:
         match address:
