@@ -167,7 +167,7 @@ class _Hoister:
         proved = list(Prover(self.flow, parameters, contracts).proven(self.checks))
         _leave_out(self.function, [check.call for check in proved])
         for check in proved:
-            self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
+            self.placed[check] = Placement(check.site, "proved", "", check.block in self.flow.innermost)
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
@@ -194,26 +194,21 @@ class _Hoister:
             if decided:
                 self._version(loop, decided, ranges)
                 for check in decided:
-                    depth = _depth(self._innermost(check)) - _depth(loop)
+                    depth = len(self.flow.innermost[check.block].chain(loop)) - 1
                     placed[check] = Placement(check.site, "hoisted", "", True, depth)
         return tuple(
             placed.get(check)
             or Placement(
-                check.site, "access", reasons.get(check, "it is in no loop"), self._innermost(check) is not None
+                check.site, "access", reasons.get(check, "it is in no loop"), check.block in self.flow.innermost
             )
             for check in self.checks
         )
 
-    def _innermost(self, check: Check) -> Loop | None:
-        return self.flow.innermost.get(check.block)
-
     def _conditional(self, check: Check, loop: Loop) -> str | None:
         """Returns the reason why some iteration of the loop may skip the access. Returns None if no iteration skips
         it."""
-        inner = self._innermost(check)
-        assert inner is not None
         point = check.block
-        for around in inner.chain(loop):
+        for around in self.flow.innermost[point].chain(loop):
             if point is around.header:
                 inside = around.blocks.issuperset(point.successors)
                 ends_thread = check.call in point.terminator.operands  # by failing
@@ -256,10 +251,3 @@ def _alone(call: Call) -> bool:
     if call.is_assembly:
         return "sideeffect" not in call.callee.name.partition('"')[0]
     return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)
-
-
-def _depth(loop: Loop | None) -> int:
-    depth = 0
-    while loop is not None:
-        depth, loop = depth + 1, loop.parent
-    return depth

@@ -180,20 +180,11 @@ class Prover:
     def _enter(self, block: Block) -> None:
         """Learns the facts that hold in a block and in all blocks that it dominates."""
         self._failed.clear()
-        self._around = [loop for loop in self._loops_around(block) if block is not loop.header]
+        self._around = [loop for loop in self.flow.loops if block in loop.blocks and block is not loop.header]
         match self.flow.predecessors[block]:
             case [Block(terminator=Branch(condition=Value() as condition, yes=yes, no=no))] if yes is not no:
                 self._learn(condition, yes is block)
         self._learn_counters()
-
-    def _loops_around(self, block: Block) -> list[Loop]:
-        """Returns the loops that contain a block, outermost first."""
-        found = []
-        loop = self.flow.innermost.get(block)
-        while loop is not None:
-            found.append(loop)
-            loop = loop.parent
-        return found[::-1]
 
     def _learn(self, condition: Value, truth: bool) -> None:
         pending = [(condition, truth)]

@@ -152,8 +152,8 @@ def copy_blocks(blocks: Iterable[Block], copies: dict[Value, Value], suffix: str
     """Returns a copy of each block. The names in the copies end in the suffix. ``copies`` has what replaces their
     operands. The copies of the blocks and of their instructions are added to it."""
     found = {block: Block(suffixed(block.name, suffix)) for block in blocks}
-    copies |= found
     for block, copied in found.items():
+        copies[block] = copied
         for instruction in block.instructions:
             name = suffixed(instruction.name, suffix) if instruction.name else ""
             copy = copies[instruction] = instruction.copy({}, name)
