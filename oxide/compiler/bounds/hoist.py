@@ -19,7 +19,7 @@ from typing import Literal
 
 from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
-from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
+from oxide.compiler.ir.llvm import host_machine, host_target, keep_inside, portable_module, run_passes
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
@@ -136,9 +136,7 @@ def simplified(module: Module, symbol: str, passes: Sequence[str] = _PASSES) -> 
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))
     read = portable_module(str(module))
-    for defined in read.functions:
-        if not defined.is_declaration and defined.name != symbol:
-            defined.linkage = "internal"
+    keep_inside(read, symbol)
     run_passes(read, host_machine(host_target()), passes, speed_level=1)
     return parse(str(read))
 

@@ -14,12 +14,13 @@ import llvmlite.binding as llvm
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.exits import share_exits
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
-from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.ir import half, parameters
 from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
 from oxide.compiler.ir.llvm import declared_once, header, host_machine, link, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import native_debugging
 from oxide.compiler.ir.values import Binary
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
@@ -100,7 +101,7 @@ def _module(
     half.check_f16(kernel.name, converted, target)
     called += [half.definitions(converted, 0), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
-    support.append(debugging.native_definitions(symbols))
+    support.append(native_debugging(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)
     if suspends:
         support.append(coroutines.definitions(kernel, signature, kernel_id, entry))

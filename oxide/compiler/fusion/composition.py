@@ -189,7 +189,7 @@ def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
 {declared}
 declare i64 @llvm.smin.i64(i64, i64)
 
-{element_function("oxide.element", passed, own, calls)}
+{element_function(passed, own, calls)}
 
 {_elements(ITEMS, own, passed)}
 
@@ -230,12 +230,12 @@ done:
 """
 
 
-def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
-    """Returns the function that runs the stages for one element. ``calls`` are results of ``call_of``."""
+def element_function(passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
+    """Returns ``oxide.element``, which runs the stages for one element. ``calls`` are results of ``call_of``."""
     variables = "".join(f", ptr %v{place}" for place, _ in own)
     stages = "\n".join(calls)
     parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"
-    return f"""define internal void @{symbol}({parameters}) alwaysinline {{
+    return f"""define internal void @oxide.element({parameters}) alwaysinline {{
 {stages}
   ret void
 }}"""
@@ -283,9 +283,9 @@ def loaded(place: int, value: Words, count: int, align: int, hint: str = "") -> 
         yield f"  store {kind} {f'%in.{place}.{k}' if count > 1 else f'%loaded.{place}'}, ptr %v{place}.{k}"
 
 
-def computed(symbol: str, own: Sequence[Own], passed: str, count: int) -> Iterator[str]:
-    """Yields the code that runs the stages for ``count`` neighbouring elements, from element ``%first`` on, by calls of
-    the function ``symbol`` (``element_function``). Variables whose elements are not loaded are initialised."""
+def computed(own: Sequence[Own], passed: str, count: int) -> Iterator[str]:
+    """Yields the code that runs the stages for ``count`` neighbouring elements, from element ``%first`` on. Variables
+    whose elements are not loaded are initialised."""
     yield "  %row.0 = udiv i64 %first, %columns"
     yield "  %before.row = mul i64 %row.0, %columns"
     yield "  %column.0 = sub i64 %first, %before.row"
@@ -296,7 +296,7 @@ def computed(symbol: str, own: Sequence[Own], passed: str, count: int) -> Iterat
         addresses = "".join(f", ptr %v{place}.{k}" for place, _ in own)
         yield f"  %element.{k} = add i64 %first, {k}"
         places = f"i64 %element.{k}, i64 %row.{k}, i64 %column.{k}"
-        yield f"  call void @{symbol}({passed}{addresses}, {SHAPE}, {places})"
+        yield f"  call void @oxide.element({passed}{addresses}, {SHAPE}, {places})"
         # Row and column of the next element, without a division, which would take longer.
         yield f"  %right.{k} = add i64 %column.{k}, 1"
         yield f"  %wraps.{k} = icmp eq i64 %right.{k}, %columns"
@@ -328,7 +328,7 @@ def _elements(count: int, own: Sequence[Own], passed: str) -> str:
     for place, value in own:
         if value.read:
             lines += loaded(place, value, count, vector_alignment(value.element, count))
-    lines += computed("oxide.element", own, passed, count)
+    lines += computed(own, passed, count)
     for place, value in own:
         if value.written:
             align = vector_alignment(value.element, count)

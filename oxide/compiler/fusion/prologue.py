@@ -60,9 +60,6 @@ from .composition import (
 MOST_LOADS = 8
 """The most loads of a slice in a kernel's code. Each load gets a copy of the stages."""
 
-_ELEMENT = "oxide.prologue.element"
-"""The function that runs the stages for one element."""
-
 _MOST_INSTRUCTIONS = 4000
 """The most instructions that the copies of the stages add to a kernel."""
 
@@ -198,7 +195,7 @@ def compute_at_reads(
     own = [(place, value) for place, value in enumerate(values) if value.element]
     passed = passed_words(values)
     module.adopt(stages)
-    texts = {_ELEMENT: element_function(_ELEMENT, passed, own, calls)}
+    texts = {"oxide.element": element_function(passed, own, calls)}
     fresh = (f"%oxide.fused.at.{count}" for count in range(10**9))
     added = 0
     for parameter, place in computed.items():
@@ -282,7 +279,7 @@ def _loaded(
             width = min(natural, max(1, multiple) * size) if place in aligned else size
             hint = ", !oxide.streaming !0" if streams and lanes > 1 and width == natural else ""
             lines += loaded(place, value, lanes, width, hint)
-    lines += computed(_ELEMENT, own, passed, lanes)
+    lines += computed(own, passed, lanes)
     lines += collected(result, values[result], lanes)
     type_ = vector_of(values[result].element, lanes)
     body = "\n".join([*lines, f"  ret {type_} %result.{result}"])

@@ -91,7 +91,7 @@ def link(texts: Iterable[str]) -> Any:
 def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:
     """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` combines
     similar instructions of one thread into vectors (LLVM's SLP)."""
-    _keep_inside(module, exported)
+    keep_inside(module, exported)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.slp_vectorization = packing
@@ -103,7 +103,7 @@ def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None
 
 def simplify(module: Any, machine: Any, exported: str) -> None:
     """Inlines calls and promotes memory to registers, in a third of ``optimise``'s time, for rarely run code."""
-    _keep_inside(module, exported)
+    keep_inside(module, exported)
     passes = ("always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine")
     run_passes(module, machine, [*passes, "simplify_cfg"])
 
@@ -130,7 +130,8 @@ def _run(manager: Any, module: Any, builder: Any) -> None:
             manager.detach()
 
 
-def _keep_inside(module: Any, exported: str) -> None:
+def keep_inside(module: Any, exported: str) -> None:
+    """Makes all functions but one internal, so that LLVM drops them once they are inlined."""
     for function in module.functions:
         if not function.is_declaration and function.name != exported:
             function.linkage = "internal"

@@ -11,6 +11,10 @@ takes the hidden context as its first argument, which this list leaves out:
   ``void oxide.cluster.meeting(i32 site)``, which orders no memory, and
   ``ptr oxide.cluster.map(ptr, i32 rank, i32 site)``, which returns the address of the same place in another block's
   shared memory
+- ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item (i for an i64, d for a double, s for a
+  string), or ``none`` if there is no item; ``i64 oxide.clock64()``; and
+  ``i1 oxide.stop.<trap|breakpoint>(ptr context, i32 site)``, which returns whether the thread must end. These three are
+  defined here for each back end
 - the barriers, copies of tiles and ``wgmma`` of ``oxide.tensor``, whose signatures are in ``ptx/tensor``
 
 This module has the parts that both back ends share. ``ptx/primitives.py``, ``ptx/tensor`` and ``cpu/coroutines`` define
@@ -20,7 +24,7 @@ the functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -213,3 +217,81 @@ def _bytes_of(symbol: str, module: Module, known: dict[str, int]) -> int:
 def _too_large(kernel: Callable[..., Any], place: SourcePlace, problem: str) -> CompileError:
     file, line, span = place
     return located_in(file, line, f"kernel {kernel.__name__}: its {problem}", column_of(file, span))
+
+
+# ``print`` and ``oxide.debug``
+
+_PRINTED = {"i": "i64", "d": "double", "s": "ptr"}
+
+
+def native_debugging(symbols: Collection[str]) -> str:
+    """Returns the CPU's definitions. A line is printed by one ``dprintf`` to standard output, so that lines do not
+    interleave."""
+    texts = []
+    for name, items in _prints(symbols):
+        listed = "".join(f", {item}" for item in items)
+        texts.append(
+            f"define i32 @{name}(ptr %format{listed}) alwaysinline {{\n"
+            f"  %written = call i32 (i32, ptr, ...) @dprintf(i32 1, ptr %format{listed})\n  ret i32 %written\n}}"
+        )
+    if texts:
+        texts.append("declare i32 @dprintf(i32, ptr, ...)")
+    if "oxide.clock64" in symbols:
+        texts.append(_clock("llvm.readcyclecounter"))
+    texts += [
+        f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
+        "  call void @oxide.assertion_failed(ptr %context, i32 %site)\n  ret i1 true\n}"
+        for how in _stops(symbols)
+    ]
+    if _stops(symbols):
+        texts.append("declare void @oxide.assertion_failed(ptr, i32)")
+    return "\n".join(texts)
+
+
+def ptx_debugging(symbols: Collection[str]) -> str:
+    """Returns a GPU's definitions. A line is printed by one ``vprintf``, which takes the items as a structure in
+    memory."""
+    texts = []
+    for name, items in _prints(symbols):
+        structure = "{ " + ", ".join(item.split()[0] for item in items) + " }" if items else "{ i64 }"
+        stores = "\n".join(
+            f"  %at.{number} = getelementptr {structure}, ptr %items, i32 0, i32 {number}\n"
+            f"  store {item}, ptr %at.{number}"
+            for number, item in enumerate(items)
+        )
+        texts.append(
+            f"define i32 @{name}(ptr %format{''.join(f', {item}' for item in items)}) alwaysinline {{\n"
+            f"  %items = alloca {structure}, align 8\n{stores}\n"
+            "  %written = call i32 @vprintf(ptr %format, ptr %items)\n  ret i32 %written\n}"
+        )
+    if texts:
+        texts.append("declare i32 @vprintf(ptr, ptr)")
+    if "oxide.clock64" in symbols:
+        texts.append(_clock("llvm.nvvm.read.ptx.sreg.clock64"))
+    texts += [
+        f"define i1 @oxide.stop.{how}(ptr %context, i32 %site) alwaysinline {{\n"
+        f'  call void asm sideeffect "{"trap" if how == "trap" else "brkpt"};", "~{{memory}}"()\n  ret i1 false\n}}'
+        for how in _stops(symbols)
+    ]
+    return "\n".join(texts)
+
+
+def _prints(symbols: Collection[str]) -> list[tuple[str, list[str]]]:
+    """Returns the printing functions among symbols, each with its items as typed operands, such as ``i64 %item.0``."""
+    names = sorted(symbol for symbol in symbols if symbol.startswith("oxide.print."))
+    return [(name, _items(name.removeprefix("oxide.print."))) for name in names]
+
+
+def _items(kinds: str) -> list[str]:
+    return [] if kinds == "none" else [f"{_PRINTED[kind]} %item.{number}" for number, kind in enumerate(kinds)]
+
+
+def _stops(symbols: Collection[str]) -> list[str]:
+    return [how for how in ("breakpoint", "trap") if f"oxide.stop.{how}" in symbols]
+
+
+def _clock(intrinsic: str) -> str:
+    return (
+        f"declare i64 @{intrinsic}()\n"
+        f"define i64 @oxide.clock64() alwaysinline {{\n  %now = call i64 @{intrinsic}()\n  ret i64 %now\n}}"
+    )

@@ -1,4 +1,4 @@
-"""``print(…)`` and ``oxide.debug``: calls of primitives that both back ends define (``compiler.ir.debugging``)."""
+"""``print(…)`` and ``oxide.debug``: calls of primitives that both back ends define (``compiler.ir.primitives``)."""
 
 from __future__ import annotations
 
