@@ -114,7 +114,6 @@ def _held(module: Module) -> Module:
     are not cleared, so that reads of uninitialised elements are found."""
     module = module.copy()
     for function in module.defined:
-        arrays: dict[Value, Value] = {}
         for instruction in function.instructions:
             symbol = called(instruction)
             if symbol.startswith("oxide.clear."):
@@ -129,9 +128,7 @@ def _held(module: Module) -> Module:
             ):
                 callee = module.declare("ptr", HELD_LOCAL, ("i64", "i64"))
                 given = number(size_of(instruction.allocated)), number(instruction.align)
-                arrays[instruction] = call = Call(instruction.name, "ptr", callee, given)
-                instruction.block.replace(instruction, [call])
-        function.replace(arrays)
+                function.substitute(instruction, Call(instruction.name, "ptr", callee, given))
     return module
 
 
@@ -144,11 +141,10 @@ def _let_go(module: Module) -> None:
             if call.called == HELD_LOCAL:
                 size, align = call.arguments
                 arrays[call] = Alloca(call.name, f"[{size.name} x i8]", after=f", align {align.name}")
-                call.block.replace(call, ())
             elif call.called.startswith(_HELD):
                 call.operands[0] = Constant(f"@oxide.{call.called.removeprefix(_HELD)}", "ptr")
         function.entry.insert(0, arrays.values())
-        function.replace(arrays)
+        function.supersede(arrays)
     module.functions = {symbol: each for symbol, each in module.functions.items() if not symbol.startswith(_HELD)}
 
 

@@ -350,7 +350,7 @@ def size_of(kind: str) -> int:
         return _SIZES[kind]
     if kind.startswith("i"):
         return -(-int(kind[1:]) // 8)
-    if not _is_structure(kind):
+    if not kind.startswith(("{", "<{")):
         count, _, element = kind[1:-1].partition(" x ")
         return int(count) * size_of(element)
     packed = kind.startswith("<")
@@ -365,15 +365,10 @@ def _alignment(kind: str) -> int:
     if kind.startswith("["):
         return _alignment(kind[1:-1].partition(" x ")[2])
     if kind.startswith("{"):
-        return max((_alignment(part) for part in _members(kind)), default=1)
+        return max(map(_alignment, _members(kind)), default=1)
     return 1 if kind.startswith("<{") else min(16 if kind.startswith("<") else 8, size_of(kind))
-
-
-def _is_structure(kind: str) -> bool:
-    return kind.startswith(("{", "<{"))
 
 
 def _members(kind: str) -> list[str]:
     """Returns the types of a structure's members; none for ``{}``, which stands for a function."""
-    assert _is_structure(kind), kind
     return split_list(kind.strip("<>").removeprefix("{").removesuffix("}"))
