@@ -73,8 +73,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
-    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
-    no places, or the code has no line tables."""
+    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` without any."""
     if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
     if form != "checks":

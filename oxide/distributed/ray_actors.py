@@ -17,7 +17,6 @@ import inspect
 import linecache
 import os
 import sys
-import threading
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.text import lines_of
 from oxide.errors import DeviceLostError
+from oxide.host.locks import new_lock
 from oxide.runtime.devices.runtime import devices
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.tile_kernel import TileKernel
@@ -147,7 +147,7 @@ def _require_host(model: str, result: object) -> None:
 _MADE_ANEW: dict[type, dict[str, Any]] = {
     Kernel: {
         "launches": KernelLaunches,
-        "_lock": threading.Lock,
+        "_lock": new_lock,
         "_specializations": dict,
         "only": type(None),
         "_unconfigured": type(None),
