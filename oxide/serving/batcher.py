@@ -154,7 +154,7 @@ class Batcher(Generic[Request, Result]):
             _require_number("max_cost", max_cost)
         if reruns is not None and (isinstance(reruns, bool) or not isinstance(reruns, int) or reruns < 0):
             raise ValueError(f"Batcher(reruns={written(reruns)}): it must be an integer of 0 or more, or None")
-        if isinstance(ageing, bool) or not isinstance(ageing, Real) or not float(ageing) > 0:
+        if not _is_positive(ageing):
             raise ValueError(f"Batcher(ageing={written(ageing)}): it must be a number of seconds above 0, or math.inf")
         if policy is not None and not hasattr(policy, "next_stream"):
             raise TypeError(
@@ -716,3 +716,7 @@ def _given_up() -> OperationCancelledError:
 def _require_number(label: str, number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= float(number) < math.inf:
         raise ValueError(f"Batcher({label}={written(number)}): it must be a number of 0 or more")
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, Real) and not isinstance(number, bool) and float(number) > 0
