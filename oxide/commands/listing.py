@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oxide.compiler.source.text import line_in
-from oxide.compiler.source.text import text_of as source_of
+from oxide.compiler.source.source import line_in
+from oxide.compiler.source.source import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization

@@ -16,7 +16,7 @@ from ray.cloudpickle import CloudPickler
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.text import lines_of
+from oxide.compiler.source.source import lines_of
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.tile_kernel import TileKernel
 

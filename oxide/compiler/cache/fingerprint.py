@@ -34,12 +34,10 @@ import numpy as np
 from oxide import errors
 from oxide.compiler.declaration.description import KernelDescription
 from oxide.compiler.ptx import libdevice
-from oxide.compiler.signature.captured import captured
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.source import EMPTY, as_written, closure_values
-from oxide.compiler.source.text import lines_of
+from oxide.compiler.signature.signature import Closed, Lifted
+from oxide.compiler.signature.untyped_arguments import captured
+from oxide.compiler.source.source import EMPTY, as_written, closure_values, lines_of
 from oxide.driver import record_layout, records
 from oxide.errors import cell_of
 from oxide.host import disk

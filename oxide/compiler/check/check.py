@@ -10,7 +10,6 @@ by name, never stored or passed.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -18,13 +17,12 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.signature.annotation_advice import dtype_name, of_element
+from oxide.compiler.signature.annotations import dtype_name, of_element
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import NumberType
-from oxide.compiler.source.source import EMPTY, closure_values, column_of, located, parse_definition
+from oxide.compiler.source.source import EMPTY, column_of, located, outer_names, parse_definition
 from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language import thread
@@ -34,10 +32,10 @@ from oxide.language.unroll import unroll
 from oxide.language.views import zip_exact
 
 from . import advice
-from .assignment import unassigned_read
+from .assignment import stored_names, unassigned_read
 from .constructs import PRINT_KEYWORDS, UNSUPPORTED, refused
-from .conveniences import plain
 from .numpy_functions import in_kernels
+from .rewritten import plain
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -86,13 +84,8 @@ class _Definition:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.tree, self.indent = parse_definition(function)
-        self.assigned: set[str] = set()
-        self.iterated: set[int] = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.assigned.add(node.id)
-            elif isinstance(node, ast.For):
-                self.iterated.add(id(node.iter))
+        self.assigned = stored_names([self.tree])
+        self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
 
 
 def check(
@@ -187,15 +180,10 @@ class _Body:
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
-        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
-        self.empty: set[str] = set()
+        outer = outer_names(function)
+        self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
+        self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
-        for name, value in closure_values(function):
-            if value is EMPTY:
-                self.empty.add(name)
-                self.outer.pop(name, None)
-            else:
-                self.outer[name] = value
 
     def check_once(self, values: dict[str, Uniform]) -> None:
         """Does what ``check`` does, unless the function has passed with the same ``values``."""

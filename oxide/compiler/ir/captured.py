@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oxide.compiler.signature.captured import Captured
-from oxide.compiler.signature.untyped_arguments import ArrayType
+from oxide.compiler.signature.untyped_arguments import ArrayType, Captured
 
 from .module import Module
 from .values import Argument, Value

@@ -27,8 +27,18 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.source.source import EMPTY, closure_values, located, trees
-from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
+from oxide.compiler.source.source import (
+    EMPTY,
+    FUTURE,
+    closure_values,
+    first_line,
+    keep_text,
+    lines_of,
+    located,
+    parsed,
+    trees,
+    why_missing,
+)
 from oxide.errors import ArgumentError, place_name
 from oxide.host import disk
 from oxide.language import atomic, thread
@@ -36,8 +46,7 @@ from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
 from .annotations import Annotation
 from .device_function import DeviceFunction
-from .generic_parameters import Lifted, OpenFunction
-from .signature import Parameter
+from .signature import Lifted, OpenFunction, Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
@@ -282,8 +291,11 @@ class _Copy:
         names = list(code.co_varnames[: code.co_argcount])
         found = [
             node
-            for node in _functions(source).get(code.co_firstlineno, ())
-            if getattr(node, "name", "<lambda>") == code.co_name and [each.arg for each in node.args.args] == names
+            for node in ast.walk(parsed(source))
+            if isinstance(node, ast.Lambda | ast.FunctionDef)
+            and first_line(node) == code.co_firstlineno
+            and getattr(node, "name", "<lambda>") == code.co_name
+            and [each.arg for each in node.args.args] == names
         ]
         if len(found) > 1:
             places = set(code.co_positions())
@@ -300,20 +312,3 @@ class _Copy:
                 + ("define it with def" if source else why_missing(self.function)),
             )
         return found[0]
-
-
-@functools.lru_cache(maxsize=32)
-def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """Returns the functions in a file by their first line, which is the line of the first decorator if there is a
-    decorator."""
-    found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return found
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Lambda | ast.FunctionDef):
-            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-            found.setdefault(first, []).append(node)
-    return found

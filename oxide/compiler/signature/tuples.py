@@ -19,12 +19,11 @@ from typing import Any, ForwardRef, final, get_args, get_origin
 
 import numpy as np
 
-from oxide.compiler.source.source import at_parameter
-from oxide.errors import ArgumentError, CompileError
+from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language.types import SCALAR_NAMES, ScalarType
 
-from .signature import Parameter, leaves
+from .signature import Parameter, leaves, refused_argument, refused_parameter
 
 _NO_SCALAR = ScalarType("tuple", numpys=np.dtype(np.void))
 
@@ -92,11 +91,10 @@ class Fields:
         if type(argument) is not self.made_of and not self._takes(argument):
             fields = ", ".join(f"{name}=…" for name in self.names)
             advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
-            raise self._refuse(f"{written(argument):.80} ({type(argument).__name__})", advice)
+            raise refused_argument(self, f"{written(argument):.80} ({type(argument).__name__})", advice)
         if len(argument) != len(self.elements):
-            raise self._refuse(
-                f"{written(argument):.80}, of length {len(argument)}", f"pass {len(self.elements)} elements"
-            )
+            found = f"{written(argument):.80}, of length {len(argument)}"
+            raise refused_argument(self, found, f"pass {len(self.elements)} elements")
         words: list[Any] = []
         for element, value in zip(self.elements, argument, strict=True):
             words += element.words(value)
@@ -110,16 +108,6 @@ class Fields:
         """
         return isinstance(argument, tuple) and (self.made_of is tuple or type(argument) is tuple)
 
-    def _refuse(self, found: str, advice: str) -> ArgumentError:
-        return ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
-        )
-
-
-def is_tuple(annotation: Any) -> bool:
-    """Returns whether an annotation is a tuple or a NamedTuple."""
-    return annotation is tuple or get_origin(annotation) is tuple or _is_named(annotation)
-
 
 def tuple_parameter(
     function: Callable[..., Any], kernel: str, name: str, annotation: Any, evaluate: Callable[[str], Any]
@@ -128,7 +116,7 @@ def tuple_parameter(
 
     Raises ``CompileError`` for elements that are no scalars, and for a tuple without a fixed length.
     """
-    refuse = functools.partial(_refused, function, kernel, name)
+    refuse = functools.partial(refused_parameter, function, kernel, name)
     return _parameter(kernel, name, annotation, evaluate, refuse)
 
 
@@ -157,7 +145,7 @@ def _parameter(
         inner = f"{name}.{names[number]}" if names else f"{name}[{number}]"
         if isinstance(kind, ScalarType):
             elements.append(Parameter(kernel, inner, "scalar", kind))
-        elif is_tuple(kind):
+        elif kind is tuple or get_origin(kind) is tuple or _is_named(kind):
             elements.append(_parameter(kernel, inner, kind, evaluate, refuse))
         else:
             shown = getattr(kind, "__name__", None) or repr(kind)
@@ -165,10 +153,6 @@ def _parameter(
             raise refuse(f"{inner} {what}; the elements of a tuple are scalars ({SCALAR_NAMES}), or tuples of these")
     fields = Fields(kernel, name, made_of, names, tuple(elements))
     return Parameter(kernel, name, "tuple", _NO_SCALAR, lifted=fields)
-
-
-def _refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
-    return at_parameter(function, name, f"kernel {kernel}: parameter {problem}")
 
 
 def _is_named(annotation: Any) -> bool:

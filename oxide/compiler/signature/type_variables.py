@@ -20,11 +20,9 @@ from oxide.host.messages import written
 from oxide.language.arrays import ArrayAnnotation
 from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
 
-from .annotations import Declared
 from .closures import lift
 from .device_function import is_function
-from .generic_parameters import OpenFunction, OpenParameter
-from .signature import Closed, UntypedParameter
+from .signature import Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 
 

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.cuda import types
 
 from oxide.compiler.ir.captured import CAPTURED
-from oxide.compiler.signature.captured import Captured, captured
+from oxide.compiler.signature.untyped_arguments import Captured, captured
 
 from .argument_types import numba_type
 from .primitives import call_primitive
