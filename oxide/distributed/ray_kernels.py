@@ -1,9 +1,9 @@
 """Pickles kernels of a script by value, as Ray's pickler does with the script's functions and classes.
 
-Usually a kernel is pickled by its name (``compiler/signature/pickling.py``), and the actor imports its module. But the
-script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
-classes as code. So a kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module,
-is sent with its Python function and the text of its file. The actor compiles it.
+Usually a kernel is pickled by its name (``global_name``), and the actor imports its module. But the script of a Ray
+program is ``__main__``, which no other process can import: Ray's pickler sends its functions and classes as code. So a
+kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module, is sent with its
+Python function and the text of its file. The actor compiles it.
 """
 
 from __future__ import annotations

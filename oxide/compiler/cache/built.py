@@ -166,9 +166,8 @@ class BuiltEntry:
 
 
 def _runs_on(arch: str, device: str) -> bool:
-    """Returns whether PTX for an architecture runs on a device. The driver compiles PTX for the architecture that the
-    PTX names and for newer ones. If the architecture has a suffix, as in ``sm_90a``, the PTX runs on that architecture
-    alone."""
+    """Returns whether PTX for an architecture runs on a device: on its own or a newer one. With a suffix, as in
+    ``sm_90a``, it runs on its own alone."""
     if not arch[-1].isdigit():
         return capability_of(arch) == capability_of(device)
     return capability_of(arch) <= capability_of(device)
@@ -214,8 +213,7 @@ def _signature(types: Mapping[str, str], tile: str) -> str:
 
 
 def _tile_text(key: tuple[Any, ...]) -> str:
-    """Returns the constants and options that select a tile kernel's specialization, written as arguments of
-    ``specialize``; "" for a thread kernel."""
+    """Returns the constants and options of a tile kernel, written as arguments of ``specialize``; else ""."""
     if not key:
         return ""
     *named, threads, stages, _ = key
@@ -233,8 +231,7 @@ def provide(name: str, directory: Path, records: Sequence[Mapping[str, Any]]) ->
 
 
 def provided_entry(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry | None:
-    """Returns the specialization of one of oxide's own kernels from a loaded directory. None for any other kernel, or
-    if no loaded directory has the specialization."""
+    """Returns the specialization of one of oxide's own kernels from a loaded directory, or None."""
     module = str(kernel.function.__module__).partition(".")[0]
     if not _provided or module not in ("oxide", "oxide_kernels"):
         return None
@@ -360,8 +357,7 @@ def without_features(target: Target, arch: str, needed: Sequence[str]) -> set[st
 
 
 def named_arch(target: Target) -> str:
-    """Returns the name of a native target in a manifest: a level of x86-64, or this machine with its processor,
-    ``x86_64:znver4``."""
+    """Returns the name of a native target: a level of x86-64, or machine and processor, ``x86_64:znver4``."""
     return target.arch if target.arch in BASELINES else f"{platform.machine()}:{target.arch}"
 
 

@@ -227,8 +227,7 @@ def encoded(value: Any, labels: Mapping[str, str]) -> Any:
 
 
 def decoded(value: Any, files: Mapping[str, str]) -> Any:
-    """Returns the value that ``encoded`` has encoded. ``files`` maps labels back to the file names of notebook
-    cells."""
+    """Returns the value that ``encoded`` has encoded. ``files`` maps the labels of cells back to file names."""
     if isinstance(value, str):
         return files.get(value, value)
     if isinstance(value, list):
@@ -245,6 +244,5 @@ def decoded(value: Any, files: Mapping[str, str]) -> Any:
 
 
 def decoded_needs(needs: dict[str, Any]) -> LaunchNeeds:
-    """Rebuilds a ``LaunchNeeds`` from the dict that ``dataclasses.asdict`` made of it, after JSON stored the dict. JSON
-    has no tuples, so the list ``tiled`` becomes a tuple again."""
+    """Rebuilds a ``LaunchNeeds`` from the dict that ``dataclasses.asdict`` made of it. JSON has no tuples."""
     return LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])}))

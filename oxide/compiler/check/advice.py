@@ -147,8 +147,7 @@ INTERPRET = "run k.interpret(…) for a kernel k, or set OXIDE_INTERPRET=1"
 
 
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
-    """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name in the
-    kernel."""
+    """Returns why a kernel cannot use an object from outside it, which it calls ``shown``, and what to do."""
     if getattr(value, "__name__", "") == "set_trace":
         return f"{shown} stops no kernel: write breakpoint() here, and {INTERPRET}"
     dtype = dtype_name(value)
@@ -222,8 +221,7 @@ def indexed(shown: str, ndim: int, *, length: str = "{}.shape[0]", element: str 
 
 
 def of_loop(node: ast.expr, instead: str = "") -> str:
-    """Returns the error for a loop over an expression. ``instead`` is what to write, if it does not follow from the
-    expression alone."""
+    """Returns the error for a loop over an expression. ``instead`` is what to write, if the caller knows more."""
     problem, shown = f"a for loop in a kernel goes over {LOOPS}", ast.unparse(node)
     if instead.startswith("over "):
         return f"{problem}; {instead}"

@@ -226,8 +226,7 @@ class _Body:
             raise self._error(name, f"{name.id} {problem}")
 
     def _visit_numba(self, node: ast.AST) -> None:
-        """Checks a statement with numba-cuda's semantics: only the width rule, argument counts and ``unroll``. numba
-        checks the rest."""
+        """Checks a statement with numba-cuda's semantics: only widths, argument counts and ``unroll``."""
         for child in ast.walk(node):
             self._note_attribute(child)
             if isinstance(child, ast.Call):
@@ -326,8 +325,7 @@ class _Body:
                 self._visit(child)
 
     def _check_iterated(self, node: ast.expr) -> None:
-        """Refuses a loop over an expression that cannot be a range or a view. Accepts any local, since its type is not
-        known yet."""
+        """Refuses a loop over what cannot be a range or a view. The type of a local is not known yet."""
         if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
             node = node.args[0]
             if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
@@ -492,8 +490,7 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: such a call would mark the next loop in the
-        function."""
+        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: it would mark the function's next loop."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
@@ -533,8 +530,7 @@ class _Body:
                 )
 
     def _width_of_matrix(self) -> str:
-        """Returns the expression for the width of the first ``DisjointSlice2`` parameter. For a kernel without such a
-        parameter, returns an example."""
+        """Returns the width of the first ``DisjointSlice2`` parameter as an expression, or else an example."""
         known = ((name, value[1]) for name, value in self.values.items() if value is not None)
         slices = ((name, each.annotation) for name, each in known if isinstance(each, Parameter))
         found = next((name for name, annotation in slices if annotation.startswith("DisjointSlice2")), None)
@@ -559,9 +555,8 @@ class _Body:
         return value if value is not None and value[0] == "function" else None
 
     def _extent(self, node: ast.expr) -> str | None:
-        """Returns the name of the length that an expression like ``c.shape[1]`` reads from a slice parameter; the
-        length is the same in all threads. Returns None for any other expression. Raises ``CompileError`` for a slice of
-        one axis."""
+        """Returns the name of the length that an expression like ``c.shape[1]`` reads from a slice parameter, or None.
+        Raises ``CompileError`` for a slice of one axis."""
         match node:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
@@ -667,8 +662,7 @@ class _Body:
         self.uses.renamed = self.uses.renamed or error
 
     def _resolve(self, node: ast.expr) -> Any:
-        """Returns the outside object that an expression names, or ``_UNRESOLVED``. A function of NumPy is replaced by
-        the function that a kernel calls for it."""
+        """Returns the outside object that an expression names, in a kernel's form of it, or ``_UNRESOLVED``."""
         found = self._named(node)
         return found if self.numba_style else in_kernels(found)
 

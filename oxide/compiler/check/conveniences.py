@@ -345,8 +345,7 @@ class Conveniences(BlockTransformer):
         return node is not None and self._is_slice(node)
 
     def _is_parameter(self, node: ast.Name, kinds: tuple[Any, ...]) -> bool:
-        """Returns whether a name is a parameter that is never assigned to and is annotated as one of the slice types
-        ``kinds``."""
+        """Returns whether a name is a parameter annotated as one of the slice types and never assigned to."""
         if node.id not in self._parameters or node.id in self._stored:
             return False
         annotation = self._parameters[node.id].annotation
@@ -404,8 +403,7 @@ class Conveniences(BlockTransformer):
         return self.generic_visit(node)
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
-        """Adds to a call the default values of the parameters that it leaves out. The rules for arguments then apply to
-        the default values too."""
+        """Adds the defaults of left-out parameters to a call. The rules for arguments then apply to them too."""
         code, defaults = called.function.__code__, called.function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
@@ -427,8 +425,7 @@ class Conveniences(BlockTransformer):
         return node
 
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
-        """Returns an expression for the value that the node has before the loop. The expression may be used anywhere in
-        the loop."""
+        """Returns an expression, for use anywhere in the loop, with the value that the node has before the loop."""
         if isinstance(node, ast.Constant):
             return node
         if isinstance(node, ast.Name) and (node.id not in self._stored or self._is_array(node)):

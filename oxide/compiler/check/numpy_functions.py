@@ -224,8 +224,7 @@ _ALL = {**NUMPY, **CMATH, **_NUMPY_COMPLEX}
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns the function that a kernel calls for a function of NumPy or ``cmath``. Returns any other object
-    unchanged."""
+    """Returns the function that a kernel calls for one of NumPy or ``cmath``, and any other object unchanged."""
     return _ALL.get(value, value) if isinstance(value, _KINDS) else value
 
 

@@ -32,8 +32,7 @@ _plain, _without_breakpoints = _Rewritten(), _Rewritten()
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with its conveniences rewritten. A function that uses no conveniences, or has no source, is
-    returned as written."""
+    """Returns the function with its conveniences rewritten, or as written if it has none or no source."""
     known = _without_breakpoints if _debugged.get() else _plain
     found = known.get(function)
     if found is None:
@@ -42,8 +41,7 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the function with its conveniences rewritten. None if the function uses no conveniences, or has no
-    source."""
+    """Returns the function with its conveniences rewritten. None if it has none, or no source."""
     if not isinstance(function, FunctionType):
         return None
     try:
@@ -111,15 +109,13 @@ _debugged: contextvars.ContextVar[bool] = contextvars.ContextVar("debugged", def
 
 
 def _without_breakpoint_calls(function: FunctionType, definition: ast.FunctionDef) -> ast.FunctionDef:
-    """Returns a copy of a definition in which ``pass`` replaces each statement that calls the builtin
-    ``breakpoint``."""
+    """Returns a copy of a definition with ``pass`` in place of calls of the builtin ``breakpoint``."""
     return _Breakpoints(outer_names(function)).visit(copy.deepcopy(definition))  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def debugged() -> Iterator[None]:
-    """Makes the front end ignore ``breakpoint()`` calls within the ``with`` block, in which a kernel is typed for the
-    interpreter."""
+    """Makes the front end ignore ``breakpoint()`` within the block, in which a kernel is typed for the interpreter."""
     token = _debugged.set(True)
     try:
         yield

@@ -60,8 +60,7 @@ def is_numbas(value: Any) -> bool:
 
 
 def is_dtype(value: Any) -> bool:
-    """Returns whether an object is a dtype as numba-cuda's functions take it. Nothing else in a kernel takes a
-    dtype."""
+    """Returns whether an object is a dtype as numba-cuda's functions, and nothing else, take it."""
     return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
 

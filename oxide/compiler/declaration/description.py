@@ -53,8 +53,7 @@ def _block(function: Callable[..., Any], name: str, block: int | tuple[int, ...]
 
 
 def _cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
-    """Returns ``cluster`` as three numbers of blocks, or None. Refuses a cluster that some GPU with clusters cannot
-    run."""
+    """Returns ``cluster`` as three numbers of blocks, or None. Refuses one that some GPU cannot run."""
     if cluster is None:
         return None
     sizes = _sizes(cluster)
@@ -143,7 +142,7 @@ _CHECKS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def checked(function: Callable[..., Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of ``Options`` for what a program gives: ``block`` is ``default_block``. Raises
+    """Returns the fields of ``Options`` for what a program gives, ``default_block`` for ``block``. Raises
     ``CompileError``."""
     found = {each: _CHECKS[each](function, name, value) if each in _CHECKS else value for each, value in given.items()}
     if "block" in found:

@@ -93,15 +93,6 @@ def _unready(*args: Any) -> Any:
 
 
 @final
-class FunctionValue:
-    """The value of a function that is passed to the kernel as an argument: the values that the function captures. Each
-    call site knows the code to run."""
-
-    def __init__(self, captures: tuple[Any, ...]) -> None:
-        self.captures = captures
-
-
-@final
 class _Rewriter(BlockTransformer):
     """Rewrites one function."""
 
@@ -567,7 +558,8 @@ def _fused_right(kind: str, sign: float) -> Callable[[float, float, float], floa
 
 
 def _with_captures(called: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda value, *args: called(*args, *value.captures)
+    """Returns a function that takes the numbers which a function captures, a tuple, in front of the arguments."""
+    return lambda captures, *args: called(*args, *captures)
 
 
 _SYMBOLS = {"Pow": "**", "Div": "/", "FloorDiv": "//", "Mod": "%", "Add": "+", "Sub": "-", "Mult": "*"}

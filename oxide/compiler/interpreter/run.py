@@ -18,7 +18,7 @@ from oxide.language.types import NARROW
 
 from .arrays import Array, DisjointSlice, Memory
 from .functions import Refused
-from .rewrite import FunctionValue, Interpreter, Native
+from .rewrite import Interpreter, Native
 from .threads import Fault, Launch, Triple, run_alone, run_together
 
 
@@ -92,7 +92,7 @@ def _argument(parameter: Closed, value: Any) -> Any:
     assert isinstance(parameter, Parameter), "numba-cuda's arrays are refused before"
     if isinstance(parameter.lifted, Lifted):
         words = iter(value)
-        return FunctionValue(tuple(_element(part, words) for part in parameter.lifted.parts))
+        return tuple(_element(part, words) for part in parameter.lifted.parts)
     if parameter.lifted is not None:
         return _element(parameter, iter(value))
     if parameter.kind == "scalar":

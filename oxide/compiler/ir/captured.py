@@ -1,4 +1,4 @@
-"""Arrays from outside of a kernel as hidden parameters behind its own ones; see ``signature/captured.py``."""
+"""Arrays from outside of a kernel as hidden parameters behind its own ones; see ``Captured`` in ``signature``."""
 
 from __future__ import annotations
 

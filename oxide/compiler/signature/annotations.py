@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -168,9 +169,11 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
         from .tuples import tuple_parameter
 
-        return tuple_parameter(
-            function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
-        )
+        def evaluate(text: str) -> Any:
+            return names.evaluate(text, f"the annotation of {name}", name)
+
+        refuse = functools.partial(refused_parameter, function, kernel, name)
+        return tuple_parameter(kernel, name, annotation, evaluate, refuse)
     if isinstance(annotation, ScalarType | TypeVar):
         found = Annotation("scalar", annotation)
     elif get_origin(annotation) in SLICES:
@@ -229,8 +232,7 @@ def _type_name(kind: ScalarType | str | None) -> str:
 def _choices(
     function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
 ) -> tuple[ScalarType, ...]:
-    """Returns the scalar types that a type variable may stand for: its constraints, or every scalar type that the
-    parameter may have."""
+    """Returns the scalar types that a type variable may stand for: its constraints, or all that are possible."""
     possible = ATOMIC if kind == "atomic" else SCALARS
     problem = None
     if variable.__bound__ is not None:

@@ -42,8 +42,7 @@ SAFE_FLOAT = 3.4e38
 
 
 class Lifts(Protocol):
-    """The scalars that are passed instead of a function, a tuple or a complex number: ``Lifted``, ``Fields`` or
-    ``Parts``."""
+    """The scalars that stand for a function, a tuple or a complex number: ``Lifted``, ``Fields`` or ``Parts``."""
 
     @property
     def annotation(self) -> str: ...
@@ -113,8 +112,7 @@ class Parameter:
 
     @property
     def lengths(self) -> tuple[str, ...]:
-        """Returns the names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` … for
-        several axes."""
+        """Returns a slice's lengths as contracts name them: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` …"""
         if self.ndim == 1:
             return (f"len({self.name})",)
         return tuple(f"{self.name}.shape[{axis}]" for axis in range(self.ndim))
@@ -277,8 +275,7 @@ class NumbaParameter:
 @final
 @dataclass(frozen=True, slots=True)
 class UntypedParameter:
-    """A parameter without an annotation. Each launch's argument decides its type, and it becomes a
-    ``NumbaParameter``."""
+    """A parameter without an annotation, which becomes a ``NumbaParameter`` at each launch."""
 
     kernel: str
     name: str

@@ -10,7 +10,6 @@ Kept out of ``signature.py``, because few programs need it and each module adds 
 from __future__ import annotations
 
 import ast
-import functools
 import sys
 import typing
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language.types import SCALAR_NAMES, ScalarType
 
-from .signature import Parameter, leaves, refused_argument, refused_parameter
+from .signature import Parameter, leaves, refused_argument
 
 _NO_SCALAR = ScalarType("tuple", numpys=np.dtype(np.void))
 
@@ -110,23 +109,14 @@ class Fields:
 
 
 def tuple_parameter(
-    function: Callable[..., Any], kernel: str, name: str, annotation: Any, evaluate: Callable[[str], Any]
-) -> Parameter:
-    """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
-
-    Raises ``CompileError`` for elements that are no scalars, and for a tuple without a fixed length.
-    """
-    refuse = functools.partial(refused_parameter, function, kernel, name)
-    return _parameter(kernel, name, annotation, evaluate, refuse)
-
-
-def _parameter(
     kernel: str,
     name: str,
     annotation: Any,
     evaluate: Callable[[str], Any],
     refuse: Callable[[str], CompileError],
 ) -> Parameter:
+    """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
+    ``refuse`` makes the error for elements that are no scalars, or for a tuple without a fixed length."""
     names: tuple[str, ...] = ()
     if _is_named(annotation):
         made_of, names = annotation, annotation._fields
@@ -146,7 +136,7 @@ def _parameter(
         if isinstance(kind, ScalarType):
             elements.append(Parameter(kernel, inner, "scalar", kind))
         elif kind is tuple or get_origin(kind) is tuple or _is_named(kind):
-            elements.append(_parameter(kernel, inner, kind, evaluate, refuse))
+            elements.append(tuple_parameter(kernel, inner, kind, evaluate, refuse))
         else:
             shown = getattr(kind, "__name__", None) or repr(kind)
             what = "has no annotation" if kind is None else f"is annotated {shown}"
@@ -160,8 +150,7 @@ def _is_named(annotation: Any) -> bool:
 
 
 def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any:
-    """Returns the annotation of a NamedTuple's field. None for a field of ``collections.namedtuple``, which has
-    none."""
+    """Returns the annotation of a NamedTuple's field, None for one of ``collections.namedtuple``."""
     declared = (getattr(kind, "__annotations__", {}) for kind in made_of.__mro__)
     kind = next((annotations[field] for annotations in declared if field in annotations), None)
     text = kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind

@@ -29,8 +29,7 @@ from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, Numb
 @final
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence that an argument gives for an open parameter's type: a dtype, or the Python type of a plain
-    number."""
+    """The evidence of an open parameter's type in an argument: a dtype, or a number's Python type."""
 
     dtype: np.dtype[Any] | None = None
     number: type | None = None
@@ -125,8 +124,7 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 
 
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
-    """Returns a type for each type variable: ``f32`` if the variable may stand for it, else the variable's first
-    choice."""
+    """Returns a type for each type variable: ``f32`` if it may be that, else its first choice."""
     variables = {p.variable: p.choices for p in declared if isinstance(p, OpenParameter)}
     for parameter in declared:
         if isinstance(parameter, OpenFunction):

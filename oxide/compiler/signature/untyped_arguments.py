@@ -266,8 +266,7 @@ _PLAIN: dict[type, ArgumentType] = {
 
 
 def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
-    """Returns an integer wrapped to its type. An explicit signature may convert to a narrower type, as a C cast
-    does."""
+    """Returns an integer wrapped to its type: an explicit signature may convert as a C cast does."""
     bits = 8 * dtype.itemsize
     if dtype.kind == "u":
         return number & (1 << bits) - 1

@@ -73,8 +73,7 @@ def lines_of(function: Callable[..., Any]) -> list[str]:
 
 
 def lines_in(file: str) -> list[str]:
-    """Returns the lines of a file by its name: those of the kernel that is being compiled if this is its file, else the
-    latest that are known."""
+    """Returns the lines of a file: those of the kernel that is being compiled if it is its, else the latest known."""
     function = _compiling.get()
     if function is not None and function.__code__.co_filename == file:
         return lines_of(function)
@@ -106,14 +105,10 @@ def compiling(function: Callable[..., Any]) -> Iterator[None]:
         _compiling.reset(token)
 
 
-def codes_in(source: str, file: str, flags: int = 0) -> tuple[CodeType, ...]:
-    """Returns the code objects of all functions in a text. Returns an empty tuple if the text cannot be compiled.
-    ``flags`` are those of a code object: ``from __future__ import …`` may be in force that the text does not have."""
-    return _codes(source, file, flags & FUTURE)
-
-
 @functools.lru_cache(maxsize=8)
-def _codes(source: str, file: str, flags: int) -> tuple[CodeType, ...]:
+def _codes_in(source: str, file: str, flags: int = 0) -> tuple[CodeType, ...]:
+    """Returns the code objects of all functions in a text. Returns an empty tuple if the text cannot be compiled.
+    ``flags`` are those of ``FUTURE`` that are in force although the text does not have them."""
     try:
         module = compile(source, file, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -145,7 +140,7 @@ def _read(function: Callable[..., Any]) -> list[str]:
 def _contains(lines: list[str], function: Callable[..., Any]) -> bool:
     """Returns whether the function was compiled from these lines."""
     code: CodeType = function.__code__
-    return code in codes_in("".join(lines), code.co_filename, code.co_flags)
+    return code in _codes_in("".join(lines), code.co_filename, code.co_flags & FUTURE)
 
 
 def why_missing(function: Callable[..., Any]) -> str:
@@ -202,8 +197,7 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """Returns the function's syntax tree and the number of columns by which its lines were dedented. The tree has the
-    line numbers of the file."""
+    """Returns the function's syntax tree, with the file's line numbers, and the columns by which it was dedented."""
     known = trees.get(function)
     if known is not None:
         return known, 0
@@ -258,7 +252,7 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     source = "".join(lines_of(function))
     place = (code.co_qualname, code.co_firstlineno)
-    written = [each for each in codes_in(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
+    written = [each for each in _codes_in(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
     if len(written) != 1 or sorted(written[0].co_freevars) != sorted(code.co_freevars):
         return function
     return with_code(function, written[0])
@@ -365,8 +359,7 @@ Remark = tuple[str, int, str, str]
 
 
 def listing(remarks: Iterable[Remark], heading: str) -> str:
-    """Returns the source of the functions that the remarks refer to, with the remarks. If the source of a file cannot
-    be read, returns the remarks alone."""
+    """Returns the source of the functions that the remarks refer to, with the remarks, or these alone."""
     from html import escape
 
     from oxide.pictures import html

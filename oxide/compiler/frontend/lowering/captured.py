@@ -1,5 +1,5 @@
-"""Device arrays from outside of a kernel; see ``signature/captured.py``. Lowered code gets the address of such an array
-from a call of ``oxide.captured.N``, where N is the object's ``id``."""
+"""Device arrays from outside of a kernel; see ``Captured`` in ``signature``. Lowered code gets the address of such an
+array from a call of ``oxide.captured.N``, where N is the object's ``id``."""
 
 from __future__ import annotations
 
