@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from oxide.compiler.source.faults import FaultSite, Widening
 from oxide.compiler.source.source import Remark, lines_in, listing, located_in, parsed
 from oxide.errors import CompileError, place_name
-from oxide.pictures.html import preformatted, table
+from oxide.pictures.drawing import preformatted, table
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement

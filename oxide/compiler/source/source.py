@@ -355,14 +355,14 @@ def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None,
 # Source with remarks, for notebooks
 
 Remark = tuple[str, int, str, str]
-"""A file, a line in it, a mark that ``pictures.html.listing`` knows, and the text."""
+"""A file, a line in it, a mark that ``pictures.drawing.listing`` knows, and the text."""
 
 
 def listing(remarks: Iterable[Remark], heading: str) -> str:
     """Returns the source of the functions that the remarks refer to, with the remarks, or these alone."""
     from html import escape
 
-    from oxide.pictures import html
+    from oxide.pictures import drawing
 
     by_file: dict[str, dict[int, list[tuple[str, str]]]] = {}
     for file, line, mark, text in remarks:
@@ -374,11 +374,11 @@ def listing(remarks: Iterable[Remark], heading: str) -> str:
         lines = [line.rstrip("\n") for line in lines_in(file)]
         if not lines:
             parts.append(
-                html.preformatted("\n".join(f"line {n}: {text}" for n, each in marks.items() for _, text in each))
+                drawing.preformatted("\n".join(f"line {n}: {text}" for n, each in marks.items() for _, text in each))
             )
             continue
         for first, last in _functions(file, set(marks), len(lines)):
-            parts.append(html.listing(lines[first - 1 : last], first, marks, place_name(file, first)))
+            parts.append(drawing.listing(lines[first - 1 : last], first, marks, place_name(file, first)))
     return "".join(parts)
 
 
