@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
-from oxide.compiler.signature.untyped_arguments import ArrayType
+from oxide.compiler.signature.untyped_arguments import ArrayType, Captured
 
 from .module import Function, Module, reached
 from .values import Argument
@@ -56,7 +55,7 @@ def call(function: Function, context: str, words: list[str], types: list[str]) -
     return declaration, "\n".join(lines)
 
 
-# Arrays from outside of a kernel, as hidden parameters behind its own ones; see ``signature/captured.py``
+# Arrays from outside of a kernel, as hidden parameters behind its own ones; see ``signature/untyped_arguments.py``
 
 CAPTURED = "oxide.captured."
 
