@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxide.commands.machine import find_tool
-from oxide.compiler.source.text import line_in
-from oxide.compiler.source.text import text_of as source_of
+from oxide.compiler.source.source import line_in
+from oxide.compiler.source.source import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization

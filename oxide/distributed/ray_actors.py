@@ -4,7 +4,7 @@ And how a script's kernels get there.
 An actor is asynchronous: Ray runs its methods as tasks of an asyncio loop, where oxide awaits operations. So all
 batches that the pool has sent can be on the device at once, and no thread waits for them.
 
-Usually a kernel is pickled by its name (``compiler/signature/pickling.py``), and the actor imports its module. But the
+Usually a kernel is pickled by its name (``global_name``), and the actor imports its module. But the
 script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
 classes as code. So a kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module,
 is sent with its Python function and the text of its file. The actor compiles it.
@@ -27,7 +27,7 @@ from ray.cloudpickle import CloudPickler
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.text import lines_of
+from oxide.compiler.source.source import lines_of
 from oxide.errors import DeviceLostError
 from oxide.host.locks import new_lock
 from oxide.runtime.devices.runtime import devices

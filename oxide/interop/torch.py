@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.signature.generic_parameters import OpenParameter
+from oxide.compiler.signature.signature import OpenParameter
 from oxide.host.messages import written
 from oxide.runtime.launching.launch import ConfiguredKernel
 from oxide.runtime.memory.memory import DeviceBox
