@@ -93,8 +93,8 @@ CIRCLE = {
 }
 # Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
 SHARED_NAMES = {
-    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "conditional", "cooperative_launch", "copies",
-    "debug", "driver", "errors", "fragments", "graph", "half", "host_memory", "lines", "mma", "primitives",
+    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "copies",
+    "debug", "driver", "errors", "fragments", "graph", "half", "lines", "mma", "primitives",
     "products", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams", "tensors", "thread",
     "threads", "tile", "tile_copies", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",
 }  # fmt: skip
