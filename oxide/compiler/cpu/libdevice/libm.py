@@ -144,9 +144,7 @@ def _of_words(symbol: str) -> list[str]:
     if symbol not in _BODIES:
         return []
     result, parameters, body = _BODIES[symbol]
-    listed = ", ".join(f"{kind} %p{number}" for number, kind in enumerate(parameters.split()))
-    lines = "\n".join(f"  {line}" for line in body.split("; "))
-    return [f"define {result} @{symbol}({listed}) alwaysinline {{\n{lines}\n  ret {result} %r\n}}"]
+    return [rounding.function(symbol, result, parameters.split(), body.split("; "))]
 
 
 def _difference(greater: str) -> str:

@@ -74,18 +74,28 @@ def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     bits = builder.mul(offset, constant(size))
     good = builder.and_(inside, aligned(builder, bits, moved, "tensor.copy_async()", problem))
     place = site(builder, "tensor.copy_async()")
-    data, parts, lengths = _source(context, builder, source, args[2], source_index_type, args[3])
-    *rows, (column, length) = list(zip(parts, lengths, strict=True))
+    data, source_offset, places = element_of(context, builder, source, args[2], source_index_type, args[3])
+    *rows, (column, length) = places
     within = ir.Constant(ir.IntType(1), 1)
     for part, axis_length in rows:
         within = builder.and_(within, builder.icmp_unsigned("<", part, axis_length))
-    source_offset = None
-    for part, axis_length in zip(parts, lengths, strict=True):
-        source_offset = part if source_offset is None else builder.add(builder.mul(source_offset, axis_length), part)
     address_low = address_bits(context, builder, source, data, source_offset, column, length, count)
     is_multiple = builder.icmp_unsigned("==", builder.and_(address_low, constant(moved - 1)), constant(0))
     is_easy = builder.and_(is_multiple, builder.icmp_signed(">=", column, constant(0)))
     target = builder.gep(args[0], [offset])
+    zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
+
+    def element(step: Any) -> Any:
+        """Returns an element of the source, or a zero if it is outside of the source."""
+        there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
+
+        def load() -> Any:
+            loaded = builder.load(builder.gep(data, [builder.add(source_offset, step)]))
+            mark_unchecked(builder, loaded)
+            return loaded
+
+        return value_if(builder, there, load, zero)
+
     with builder.if_then(good, likely=True), builder.if_else(is_easy, likely=True) as (then, otherwise):
         with then:
             left = builder.sub(length, column)
@@ -98,41 +108,9 @@ def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             copy = call_primitive(builder, VOID, f"oxide.tensor.copy_async.{moved}", (*addresses, taken), place)
             mark_unchecked(builder, copy)  # the copy reads only bytes inside the source
         with otherwise:
-            for number in range(count):
-                _move(context, builder, array, target, data, source_offset, within, column, length, number)
+            for step in map(constant, range(count)):
+                builder.store(element(step), builder.gep(target, [step]))
     return context.get_dummy_value()
-
-
-def _move(
-    context: Any,
-    builder: Any,
-    array: Any,
-    target: Any,
-    data: Any,
-    offset: Any,
-    within: Any,
-    column: Any,
-    length: Any,
-    number: int,
-) -> None:
-    """Copies one element to shared memory, or a zero if the element is outside of the source."""
-    step = constant(number)
-    there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
-    zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
-
-    def load() -> Any:
-        loaded = builder.load(builder.gep(data, [builder.add(offset, step)]))
-        mark_unchecked(builder, loaded)
-        return loaded
-
-    builder.store(value_if(builder, there, load, zero), builder.gep(target, [step]))
-
-
-def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
-    """Returns the address of a slice's first element, the indices of the axes, and the lengths of the axes."""
-    data, _, places = element_of(context, builder, kind, value, index_type, index)
-    parts, lengths = zip(*places, strict=True)
-    return data, parts, lengths
 
 
 register(Primitive(commit, returning(NONE), has_site=True))

@@ -32,7 +32,7 @@ from .calls import BYTE_POINTER, VOID, emitted, is_integer, method, shown, typed
 _INT = ir.IntType(32)
 _WORD = ir.IntType(64)
 
-BARRIER_BYTES = 16
+_BARRIER_BYTES = 16
 """The size of a barrier in bytes. A GPU uses 8 of these bytes. The CPU device uses all of them, as four 32-bit
 numbers."""
 _MOST_BARRIERS = 256
@@ -61,7 +61,7 @@ def _make(count: Any, arrivals: Any) -> Any:
 @lowering_registry.lower(Barrier, types.Any, types.Any)
 def _lower_make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     count, arrivals = (_INT(kind.literal_value) for kind in sig.args)
-    memory = static_memory(builder, BARRIER_BYTES * sig.return_type.count, BARRIER_BYTES)
+    memory = static_memory(builder, _BARRIER_BYTES * sig.return_type.count, _BARRIER_BYTES)
     place = site(builder, "tensor.Barrier()")
     call_primitive(builder, VOID, "oxide.tensor.barrier.init", (memory, count, arrivals), place)
     call_primitive(builder, VOID, "oxide.block.barrier", (), place)
@@ -72,7 +72,7 @@ def barrier_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any
     """Returns whether an index into an array of barriers is in bounds, and the address of the barrier at this index."""
     number = element_index(builder, index_type, index)
     inside = in_bounds(builder, number, _WORD(kind.count), site(builder, str(kind.name)))
-    return inside, builder.gep(memory, [builder.mul(number, _WORD(BARRIER_BYTES))])
+    return inside, builder.gep(memory, [builder.mul(number, _WORD(_BARRIER_BYTES))])
 
 
 def _problem(name: str, **integers: Any) -> str | None:
@@ -114,7 +114,7 @@ def _lower_arrive(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     if isinstance(sig.args[2], types.NoneType):
         with builder.if_then(inside, likely=True):
             return emitted(context, builder, "oxide.tensor.barrier.arrive", what, at)
-    there, rank = checked_rank(builder, sig.args[2], args[2], what)
+    there, rank = _checked_rank(builder, sig.args[2], args[2], what)
     with builder.if_then(builder.and_(inside, there), likely=True):
         return emitted(context, builder, "oxide.cluster.arrive", what, at, rank)
 
@@ -177,14 +177,14 @@ def _remote(array: Any, rank: Any) -> Any:
 @lowering_registry.lower(cluster.remote, BlockArrayType, types.Integer)
 def _lower_remote(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     what = "tensor.cluster.remote()"
-    inside, rank = checked_rank(builder, sig.args[1], args[1], what)
+    inside, rank = _checked_rank(builder, sig.args[1], args[1], what)
     known = builder.select(inside, rank, _read(builder, "rank"))
     local = builder.bitcast(args[0], BYTE_POINTER)
     found = call_primitive(builder, BYTE_POINTER, "oxide.cluster.map", (local, known), site(builder, what))
     return builder.bitcast(found, args[0].type)
 
 
-def checked_rank(builder: Any, rank_type: Any, rank: Any, what: str) -> tuple[Any, Any]:
+def _checked_rank(builder: Any, rank_type: Any, rank: Any, what: str) -> tuple[Any, Any]:
     """Returns whether a block with the given rank exists in the cluster, and the rank as a 32-bit number. If there is
     no such block, the emitted code records a fault of ``what``."""
     number = element_index(builder, rank_type, rank)

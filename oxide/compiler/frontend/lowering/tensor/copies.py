@@ -57,50 +57,50 @@ def _typed(function: Any, problem: Callable[..., str | None]) -> None:
 # Matrices in memory
 
 
-def name_of(kind: Any) -> str:
+def _name_of(kind: Any) -> str:
     """Returns the name of an array for messages: the parameter's name, or a shared array's type."""
     if isinstance(kind, TilesType):
         return str(kind.name)
     return str(kind.parameter if isinstance(kind, SliceType) else kind.shown)
 
 
-def is_slice(kind: Any, *kinds: str) -> bool:
+def _is_slice(kind: Any, *kinds: str) -> bool:
     """Returns whether a type is a slice of two axes or more, of one of the ``kinds``."""
     return isinstance(kind, SliceType) and kind.ndim > 1 and kind.kind in kinds
 
 
-def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
+def _extent(layout: Layout, transposed: bool) -> tuple[int, int]:
     """Returns the number of rows and the number of columns that a fragment's matrix takes in an array."""
     return (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
 
 
-def matrix_problem(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> str | None:
+def _matrix_problem(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> str | None:
     """Returns why an index into an array cannot be the place of a matrix, "" if the reason is noted already, or
     None."""
-    name, axes = name_of(array), len(array.shape) if isinstance(array, TilesType) else array.ndim
+    name, axes = _name_of(array), len(array.shape) if isinstance(array, TilesType) else array.ndim
     if not 2 <= axes <= 3:
         return f"tensor.{function}: {name} has {axes} axis; a matrix is in the last two axes of an array"
     check = takes_index if isinstance(array, TilesType) else check_index
     if not (check_indices if isinstance(array, SliceType) else check)(array, index):
         return ""
-    rows, columns = extent(fragment.layout, transposed)
+    rows, columns = _extent(fragment.layout, transposed)
     if not isinstance(array, SliceType) and (array.shape[-2] < rows or array.shape[-1] < columns):
         whole = f"{rows} rows and {columns} columns"
         return f"tensor.{function}: {fragment.shown} takes {whole} of the array, which is smaller: {name}"
     return None
 
 
-def dtype_problem(function: str, array: Any, fragment: FragmentType) -> str | None:
+def _dtype_problem(function: str, array: Any, fragment: FragmentType) -> str | None:
     """Returns the reason if an array and a fragment have elements of different types."""
     if array.dtype == fragment.dtype:
         return None
-    kinds = f"{name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
+    kinds = f"{_name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
     return f"tensor.{function}: {kinds}; the two are the same"
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class _Matrix:
     """A matrix in an array. ``data`` is the address of the array's first element. ``offset`` is the offset of the
     matrix's first element, and ``stride`` the offset from one row to the next. ``row`` and ``column`` are the indices
     of the matrix's first row and column. ``inside`` is whether the whole matrix is inside the array; it is None if this
@@ -114,9 +114,9 @@ class Matrix:
     inside: Any
 
 
-def locate_matrix(
+def _locate_matrix(
     context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any, rows: int, columns: int
-) -> Matrix:
+) -> _Matrix:
     """Emits the bounds checks of a matrix, for the first and the last element on each axis, and returns the matrix.
     Slices accessed without checks get none."""
     parts = index_parts(builder, index_type, index)
@@ -129,7 +129,7 @@ def locate_matrix(
         data = builder.bitcast(value, context.get_data_type(kind.dtype).as_pointer())
     inside = None
     if not isinstance(kind, SliceType) or kind.kind in ("slice", "scatter"):
-        places = axis_sites(builder, name_of(kind), len(parts))
+        places = axis_sites(builder, _name_of(kind), len(parts))
         row, column = parts[-2:]
         last = [*parts[:-2], builder.add(row, constant(rows - 1)), builder.add(column, constant(columns - 1))]
         first_inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), places)
@@ -138,28 +138,28 @@ def locate_matrix(
     offset = None
     for part, length in zip(parts, lengths, strict=True):
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
-    return Matrix(data, offset, lengths[-1], parts[-2], parts[-1], inside)
+    return _Matrix(data, offset, lengths[-1], parts[-2], parts[-1], inside)
 
 
 # Elements, one by one
 
 
 def _load_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> str | None:
-    if not is_shared(array) and not is_slice(array, "slice", "unchecked"):
+    if not is_shared(array) and not _is_slice(array, "slice", "unchecked"):
         return f"tensor.{name} reads a SharedArray, a Slice2 or a Slice3, not {display(array)}"
-    problem = matrix_problem(name, array, index, fragment, transposed)
-    return dtype_problem(name, array, fragment) if problem is None else problem
+    problem = _matrix_problem(name, array, index, fragment, transposed)
+    return _dtype_problem(name, array, fragment) if problem is None else problem
 
 
 def _store_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> str | None:
-    if is_slice(array, "disjoint"):
+    if _is_slice(array, "disjoint"):
         return (
             f"tensor.{name}: {array.parameter} is a {array.shown}, where another thread could use the same index; "
             f"store in {array.parameter}.scatter, if no other thread has these elements"
         )
-    if not is_shared(array) and not is_slice(array, "scatter", "unchecked_mut"):
+    if not is_shared(array) and not _is_slice(array, "scatter", "unchecked_mut"):
         return f"tensor.{name} writes a SharedArray, or the scatter of a DisjointSlice2 or 3, not {display(array)}"
-    problem = matrix_problem(name, array, index, fragment, False)
+    problem = _matrix_problem(name, array, index, fragment, False)
     return "" if problem is None and not check_value(array.dtype, fragment.dtype) else problem
 
 
@@ -167,7 +167,7 @@ _typed(load, _load_problem)
 _typed(store, _store_problem)
 
 
-def _elements(builder: Any, layout: Layout, matrix: Matrix, transposed: bool) -> list[Any]:
+def _elements(builder: Any, layout: Layout, matrix: _Matrix, transposed: bool) -> list[Any]:
     """Returns the offsets of this lane's elements in an array."""
     row, column = lane_share(builder, layout)[:: -1 if transposed else 1]
     first = builder.add(builder.add(matrix.offset, builder.mul(row, matrix.stride)), column)
@@ -183,8 +183,8 @@ def _elements(builder: Any, layout: Layout, matrix: Matrix, transposed: bool) ->
 def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, array, index_type, flag = sig.args
     transposed = flag.literal_value
-    rows, columns = extent(kind.layout, transposed)
-    matrix = locate_matrix(context, builder, array, args[1], index_type, args[2], rows, columns)
+    rows, columns = _extent(kind.layout, transposed)
+    matrix = _locate_matrix(context, builder, array, args[1], index_type, args[2], rows, columns)
     model = context.data_model_manager[kind.dtype]
 
     def move() -> None:
@@ -210,7 +210,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     array, index_type, kind = sig.args
     layout = kind.layout
-    matrix = locate_matrix(context, builder, array, args[0], index_type, args[1], layout.rows, layout.columns)
+    matrix = _locate_matrix(context, builder, array, args[0], index_type, args[1], layout.rows, layout.columns)
     source, target = context.data_model_manager[kind.dtype], context.data_model_manager[array.dtype]
 
     def move() -> None:
@@ -247,8 +247,8 @@ def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, tr
         )
     if not layout.is_of_blocks:
         return f"tensor.{name} moves elements of 8, 16 or 32 bits, not those of {shown}; use tensor.{other}"
-    problem = matrix_problem(name, array, index, fragment, transposed)
-    problem = dtype_problem(name, array, fragment) if problem is None else problem
+    problem = _matrix_problem(name, array, index, fragment, transposed)
+    problem = _dtype_problem(name, array, fragment) if problem is None else problem
     if problem is not None:
         return problem
     if _is_turned(layout, transposed) and BITS[layout.dtype] != 16:
@@ -278,12 +278,12 @@ def _is_turned(layout: Layout, transposed: bool) -> bool:
 def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], kinds: dict[str, Any]) -> None:
     kind, array = kinds["fragment"], kinds["array"]
     layout, transposed = kind.layout, kinds["transposed"].literal_value
-    rows, columns = extent(layout, transposed)
-    matrix = locate_matrix(context, builder, array, given["array"], kinds["index"], given["index"], rows, columns)
+    rows, columns = _extent(layout, transposed)
+    matrix = _locate_matrix(context, builder, array, given["array"], kinds["index"], given["index"], rows, columns)
     per_row = _ROW_BYTES * 8 // BITS[layout.dtype]
     bits = builder.mul(matrix.column, constant(BITS[layout.dtype] // 8))
     problem = (
-        f"tensor.{name}(…) needs a column of {name_of(array)} that is a multiple of {per_row}, so that rows begin at "
+        f"tensor.{name}(…) needs a column of {_name_of(array)} that is a multiple of {per_row}, so that rows begin at "
         "multiples of 16 bytes"
     )
     good = builder.and_(matrix.inside, aligned(builder, bits, _ROW_BYTES, f"tensor.{name}()", problem))

@@ -46,12 +46,12 @@ from .calls import BYTE_POINTER, emitted, is_integer, typed
 _WORD = ir.IntType(64)
 
 ROW_BYTES = 128
-ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
+_ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
 _SWIZZLE_ALIGNMENT = 1024
 """The alignment of the tiles in bytes. It is the period of the 128-byte swizzle, eight rows, because the hardware
 derives the number of a row from the row's address."""
-MOST_SIDE = 256
-PART_BYTES = 16
+_MOST_SIDE = 256
+_PART_BYTES = 16
 """The number of consecutive bytes that the swizzle keeps together. The first column of a copied tile must be at a
 multiple of this number of bytes."""
 
@@ -89,11 +89,11 @@ def _make(count: Any, shape: Any, dtype: Any) -> Any:
         return "tensor.SharedTiles: the count and the two sides of the shape are constants"
     element = dtype.dtype if isinstance(dtype, types.NumberClass) else None
     name = display(element or dtype)
-    if name not in ELEMENTS:
-        return f"tensor.SharedTiles has elements of {', '.join(ELEMENTS)}, not {name}"
+    if name not in _ELEMENTS:
+        return f"tensor.SharedTiles has elements of {', '.join(_ELEMENTS)}, not {name}"
     number, rows, columns = (each.literal_value for each in (count, *sides))
-    if number < 1 or not 8 <= rows <= MOST_SIDE or rows % 8:
-        return f"tensor.SharedTiles has at least one tile, of 8 to {MOST_SIDE} rows, a multiple of 8"
+    if number < 1 or not 8 <= rows <= _MOST_SIDE or rows % 8:
+        return f"tensor.SharedTiles has at least one tile, of 8 to {_MOST_SIDE} rows, a multiple of 8"
     needed = ROW_BYTES * 8 // BITS[name]
     if columns != needed:
         return f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, {needed} elements of {name}, not {columns}"
@@ -132,7 +132,7 @@ writable(TilesType, takes_index, _element)
 
 def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:
     """Returns the swizzled column of the element at a row and a column. ``size`` is the size of an element in bytes."""
-    return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(PART_BYTES // size)))
+    return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(_PART_BYTES // size)))
 
 
 def tile_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any, count: int = 1) -> tuple[Any, Any]:
@@ -184,8 +184,8 @@ def _problem(function: str, kind: Any, number: Any, array: Any, index: Any, *num
         if axes == 1 or not numbered:
             what = "a Slice of one axis is copied to a SharedArray" if numbered else "tiles have a number"
             return f"{name}: {what}"
-    elif display(kind.dtype) not in ELEMENTS:
-        return f"{name} copies elements of {', '.join(ELEMENTS)}, not {display(kind.dtype)}"
+    elif display(kind.dtype) not in _ELEMENTS:
+        return f"{name} copies elements of {', '.join(_ELEMENTS)}, not {display(kind.dtype)}"
     elif numbered and kind.ndim == 1:
         return (
             f"{name}: the number of a tile is an index of the first axis of {kind.shown}, which has no other; "
@@ -194,10 +194,10 @@ def _problem(function: str, kind: Any, number: Any, array: Any, index: Any, *num
     else:
         tile = _Tile(kind, numbered, axes)
         row = tile.own[-1] * BITS[display(kind.dtype)] // 8
-        if len(tile.own) > axes or max(tile.own) > MOST_SIDE or row % PART_BYTES:
+        if len(tile.own) > axes or max(tile.own) > _MOST_SIDE or row % _PART_BYTES:
             return (
-                f"{name}: a tile has at most the axes of {array.parameter}, {axes}, sides up to {MOST_SIDE}, and rows "
-                f"of a multiple of {PART_BYTES} bytes; this one, of {kind.shown}, is {tile.own}"
+                f"{name}: a tile has at most the axes of {array.parameter}, {axes}, sides up to {_MOST_SIDE}, and rows "
+                f"of a multiple of {_PART_BYTES} bytes; this one, of {kind.shown}, is {tile.own}"
             )
         if (kind.alignment or 0) < _ALIGNMENT or (numbered and tile.bytes % _ALIGNMENT):
             return (
@@ -313,10 +313,10 @@ def _array(
     # At any other column, the GPU's copy engine would fail and destroy the CUDA context. After the fault, a copy at the
     # column rounded down is still made, because threads may wait for its bytes.
     size = BITS[display(kind.dtype)] // 8
-    part = PART_BYTES // size
-    problem = f"the first column of the tile is no multiple of {part} elements, {PART_BYTES} bytes"
+    part = _PART_BYTES // size
+    problem = f"the first column of the tile is no multiple of {part} elements, {_PART_BYTES} bytes"
     offset = builder.mul(column, _WORD(size))
-    good = aligned(builder, offset, PART_BYTES, f"tensor.{function}()", problem)
+    good = aligned(builder, offset, _PART_BYTES, f"tensor.{function}()", problem)
     even = builder.select(good, column, builder.and_(column, _WORD(-part)))
     return (builder.bitcast(view.data, BYTE_POINTER), *lengths, *places, even)
 
