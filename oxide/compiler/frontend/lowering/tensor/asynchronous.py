@@ -24,8 +24,8 @@ from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor.fragments import commit, copy_async, wait
 
 from ..primitives import call_primitive, site
-from .calls import BYTE_POINTER, VOID, emitted, typed
 from .fragments import constant
+from .rules import BYTE_POINTER, VOID, emitted, typed
 
 _NARROW = ir.IntType(32)
 _SIZES = (4, 8, 16)

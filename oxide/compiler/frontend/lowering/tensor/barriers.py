@@ -27,7 +27,7 @@ from ..registry import lowering_registry
 from ..shared import BlockArrayType, static_memory
 from ..slices import element_index, in_bounds
 from ..types import display
-from .calls import BYTE_POINTER, VOID, emitted, is_integer, method, shown, typed
+from .rules import BYTE_POINTER, VOID, emitted, is_integer, method, shown, typed
 
 _INT = ir.IntType(32)
 _WORD = ir.IntType(64)

@@ -28,8 +28,8 @@ from oxide.compiler.frontend.lowering.vectors import aligned
 from oxide.compiler.source.fragment_layouts import BITS, Layout
 from oxide.language.tensor.fragments import ldmatrix, load, stmatrix, store
 
-from .calls import BYTE_POINTER, VOID, typed
 from .fragments import WORD, FragmentType, constant, element_at, lane_of, lane_share, whole_warp
+from .rules import BYTE_POINTER, VOID, typed
 from .shared_tiles import TilesType, swizzled, takes_index
 
 _ROW_BYTES = 16

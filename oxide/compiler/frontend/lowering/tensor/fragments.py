@@ -29,7 +29,7 @@ from oxide.compiler.source.fragment_layouts import ELEMENTS, PRODUCTS, Layout, i
 from oxide.compiler.source.typings import Signature
 from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert, mma, tf32
 
-from .calls import BYTE_POINTER, VOID, typed
+from .rules import BYTE_POINTER, VOID, typed
 
 WORD = ir.IntType(64)
 _NARROW = ir.IntType(32)

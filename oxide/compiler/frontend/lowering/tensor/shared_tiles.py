@@ -41,7 +41,7 @@ from ..slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bo
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at, checked_mask
-from .calls import BYTE_POINTER, emitted, is_integer, typed
+from .rules import BYTE_POINTER, emitted, is_integer, typed
 
 _WORD = ir.IntType(64)
 

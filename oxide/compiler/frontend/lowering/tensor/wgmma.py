@@ -24,8 +24,8 @@ from ..primitives import site
 from ..registry import lowering_registry
 from ..slices import element_index, in_bounds
 from ..types import display
-from .calls import BYTE_POINTER, emitted, is_integer, shown, typed
 from .fragments import FragmentType
+from .rules import BYTE_POINTER, emitted, is_integer, shown, typed
 from .shared_tiles import ROW_BYTES, TilesType, tile_at
 
 _WORD = ir.IntType(64)
