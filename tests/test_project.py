@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "oxide.compiler": {
         "oxide.language",
         "oxide.pictures",
-        *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing", "tools")),
+        *(f"oxide.driver.{name}" for name in ("base", "object", "records", "sanitizing", "tools")),
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
@@ -93,7 +93,7 @@ CIRCLE = {
 }
 # Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
 SHARED_NAMES = {
-    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "conditional", "cooperative_launch", "copies",
+    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "conditional", "copies",
     "debug", "driver", "errors", "fragments", "graph", "half", "host_memory", "lines", "mma", "primitives",
     "products", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams", "tensors", "thread",
     "threads", "tile", "tile_copies", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",

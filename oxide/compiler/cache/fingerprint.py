@@ -40,7 +40,7 @@ from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.compiler.source.text import lines_of
-from oxide.driver import record_layout, records
+from oxide.driver import records
 from oxide.errors import cell_of
 from oxide.host import disk
 from oxide.language.tile import Function as TileFunction
@@ -101,7 +101,7 @@ def environment() -> tuple[str, ...]:
     packages, and numba's settings. Raises ``OSError`` if a source file cannot be read."""
     package = os.path.join(os.path.dirname(os.path.abspath(errors.__file__)), "compiler")
     sources: list[str | bytes] = []
-    paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
+    paths = [os.path.abspath(records.__file__)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
         paths += sorted(_sources(root))
     above = os.path.join(os.path.dirname(package), "")

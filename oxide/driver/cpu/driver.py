@@ -2,8 +2,8 @@
 
 This file checks requests and turns them into items for a scheduler. It builds on the modules ``streams`` (streams,
 events, items), ``workers`` (the threads that run the items), ``steps`` (runs one item at a time, for tests),
-``allocator``, ``copy_tasks``, ``code``, ``graph``, ``host_functions`` and ``submission_checks``. A wrong request is
-refused when it is submitted, with CUDA's error code and name.
+``allocator``, ``stream_tasks``, ``code``, ``graph`` and ``submission_checks``. A wrong request is refused when it is
+submitted, with CUDA's error code and name.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
 microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an
@@ -35,16 +35,16 @@ from oxide.driver.base import (
     StreamPriority,
 )
 from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
-from oxide.driver.cpu.clock import CpuClock
-from oxide.driver.cpu.code import CpuFunction, host_name, host_target
-from oxide.driver.cpu.copy_tasks import Copies
+from oxide.driver.cpu.code import CpuFunction
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph, conditional, recorded
-from oxide.driver.cpu.host_functions import native_call, python_call
+from oxide.driver.cpu.processor import host_name, host_target
 from oxide.driver.cpu.steps import StepScheduler
+from oxide.driver.cpu.stream_tasks import Copies, native_call, python_call
 from oxide.driver.cpu.streams import (
     BlockRange,
     CapturedPart,
+    CpuClock,
     CpuEvent,
     CpuStream,
     OpenConditional,

@@ -17,7 +17,7 @@ import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
-from oxide.driver.cpu.cooperative_launch import CooperativeRun, check_fits
+from oxide.driver.cpu.streams import CooperativeRun, check_fits
 from oxide.driver.records import (
     FAULT,
     MAX_COPIES,
@@ -53,7 +53,7 @@ def sanitized_launch(
     be live at once."""
     assert function.sanitized is not None
     if function.cooperative:
-        check_fits(function, grid, block)  # now: the worker that binds the launch can no longer refuse it
+        check_fits(function.device, grid, block)  # now: the worker that binds the launch can no longer refuse it
     return SanitizedLaunch(
         function.sanitized,
         lambda words: function.bind(grid, block, shared_bytes, words, seed),

@@ -487,7 +487,7 @@ def _choose_driver(device: int) -> Driver:
         reason = unavailable_reason()
         if reason is None:
             from oxide.driver.cuda import CudaDriver
-            from oxide.driver.nvtx_ranges import with_ranges
+            from oxide.driver.tools import with_ranges
 
             return with_ranges(CudaDriver())
         if asked == "cuda":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar, final
 
-from oxide.driver.lanes import lanes_of
+from oxide.driver.base import lanes_of
 from oxide.errors import LaunchError
 from oxide.host.locks import is_interrupt
 from oxide.runtime.awaiting.loading import compiled_beside
