@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
-    from oxide.runtime.memory.pointer import DevicePointer
+    from oxide.runtime.memory.addresses import DevicePointer
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
@@ -121,7 +121,7 @@ _LATER = {
     "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
-    "DevicePointer": "runtime.memory.pointer",
+    "DevicePointer": "runtime.memory.addresses",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "driver.base",

@@ -26,11 +26,11 @@ from oxide.runtime.devices.runtime import Device, Runtime
 from oxide.runtime.launching.deferred import DeferredLaunch
 from oxide.runtime.loop.turns import Turn as LoopTurn
 from oxide.runtime.memory.allocation import Known
+from oxide.runtime.memory.reclaim import Run, Visible
 from oxide.runtime.operations.graph import CudaGraph
 from oxide.runtime.operations.operation import Spec
-from oxide.runtime.ordering.dead_work import Run, Visible
-from oxide.runtime.ordering.device_state import DeviceState
 from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.ordering.timeline import DeviceState
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.lending import Lender
 from oxide.runtime.submission.stops import Stop

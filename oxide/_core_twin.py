@@ -405,7 +405,7 @@ class ExecutionContext:
 
     def end(self, reads: list[Any], writes: list[Any], *, submitted: bool) -> None:
         """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. Another library's
-        memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is kept until this run
+        memory may be imported again after its boxes are gone, so its entry in ``AddressRanges`` is kept until this run
         ends."""
         if self.recording is not None:
             self.recording.uses_noted()
@@ -471,7 +471,7 @@ class Submission:
         if context._declared:
             context.settle(self.mark.position)
         context._declared = None
-        if self._visible is None:  # a run with a token must not keep its result alive: see ``dead_work``
+        if self._visible is None:  # a run with a token must not keep its result alive: see ``reclaim``
             context._kept.append(result)
         context._kept.append(context._faults)
         self._open = True  # before the hold: abandoning a mark that is not held does nothing

@@ -1,5 +1,5 @@
 /* Copies of host memory: by the device's host-function thread in stream order, and by threads that
-   help it. oxide/runtime/memory/copy_pool.py describes the protocol of the helpers. */
+   help it. oxide/runtime/memory/moves.py describes the protocol of the helpers. */
 
 #include "core.h"
 #include <string.h>

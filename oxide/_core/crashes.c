@@ -1,5 +1,5 @@
 /* A signal handler that names the kernel whose code was running. It calls only what a handler may
-   call: write and sigaction. oxide/runtime/awaiting/crash_reports.py says when it is installed. */
+   call: write and sigaction. oxide/runtime/awaiting/loading.py says when it is installed. */
 
 #define _GNU_SOURCE /* the names of the program counter's register */
 #include "core.h"

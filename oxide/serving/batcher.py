@@ -39,8 +39,8 @@ from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
 from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
+from oxide.runtime.memory.allocation import PATIENCE_SECONDS
 from oxide.runtime.memory.memory import DeviceBox
-from oxide.runtime.memory.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.walk import Frame
 from oxide.serving.buckets import Buckets

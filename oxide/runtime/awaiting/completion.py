@@ -29,8 +29,7 @@ from typing import final
 from oxide.errors import DeviceError
 from oxide.host.core import NOTIFY
 from oxide.runtime.devices.runtime import Runtime
-from oxide.runtime.loop.alarm import Alarm
-from oxide.runtime.loop.event_loops import EventLoop, Sleeper
+from oxide.runtime.loop.event_loops import Alarm, EventLoop, Sleeper
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.memory.reclaim import StreamOrder
 from oxide.runtime.ordering.timeline import Mark, Timeline

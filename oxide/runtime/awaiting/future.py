@@ -19,7 +19,7 @@ from oxide.runtime.awaiting.completion import reactor_of, spin, wait_any, wait_o
 from oxide.runtime.awaiting.loading import load_beside, may_load
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.turns import SHARE_SECONDS, Turn, current_turn
-from oxide.runtime.ordering.dead_work import Run
+from oxide.runtime.memory.reclaim import Run
 from oxide.runtime.submission.once import StillRunning
 from oxide.runtime.submission.stops import Beside, HostData, Stop
 from oxide.runtime.submission.submission import Submission

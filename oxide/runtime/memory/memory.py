@@ -17,9 +17,16 @@ from oxide.host.locks import refuse_inside
 from oxide.host.messages import byte_count, dtype_name, written
 from oxide.language.types import of_dtype
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.partition import grid_of, parse_tile_shape
-from oxide.runtime.memory.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
-from oxide.runtime.ordering.device_state import not_in_force
+from oxide.runtime.memory.strides import (
+    Geometry,
+    contiguous_strides,
+    grid_of,
+    indexed,
+    is_contiguous,
+    parse_tile_shape,
+    span,
+)
+from oxide.runtime.ordering.timeline import not_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.language.types import ScalarType
-    from oxide.runtime.memory.pointer import DevicePointer
-    from oxide.runtime.ordering.device_state import DeviceState
+    from oxide.runtime.memory.addresses import DevicePointer
+    from oxide.runtime.ordering.timeline import DeviceState
 
 _NUMBERS: Final = "biufc"  # the kinds of NumPy's numbers
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)

@@ -78,7 +78,7 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
     except BaseException:
         for future in futures:
             _leave(future)
-        futures.clear()  # a traceback would keep them alive: see dead_work
+        futures.clear()  # a traceback would keep them alive: see ``reclaim``
         raise
 
 
