@@ -30,8 +30,7 @@ from numba import cuda
 import oxide
 from oxide import Array, DisjointSlice, LaunchConfig, Slice, d2h, f32, h2d, kernel, thread
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.code import CpuFunction
-from oxide.driver.cpu.processor import host_name
+from oxide.driver.cpu.code import CpuFunction, host_name
 from oxide.testing import use_driver
 
 RESULTS = Path(__file__).parent / "results"

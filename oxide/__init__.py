@@ -78,8 +78,7 @@ from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.memory import reclaim
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.memory.memory import sharing as _sharing
 from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's

@@ -1,7 +1,7 @@
 """The twin of the extension ``oxide._core``, in plain Python: the same names, for a system without a C compiler. It is
 the specification of the extension, whose names have the same meaning. The classes of the runtime that derive from these
 types describe them. Where the extension does the frequent case of a method of such a class, the twin leaves all to it.
-This file has operations, the walk and runs; ``host/_memory_twin.py`` and ``host/_native_twin.py`` have the rest.
+This file has operations, the walk and runs; ``host/_device_twin.py`` has the rest.
 
 What it costs: a run takes two to eight times the host's time (docs/notes/host-path.md). A call from a stream takes the
 GIL, so the device's host-function thread waits for Python when a task is woken or an upload is copied; no threads help
@@ -16,8 +16,8 @@ import threading
 from types import CoroutineType
 from typing import Any, Final
 
-from oxide.host._memory_twin import *  # noqa: F403
-from oxide.host._memory_twin import (
+from oxide.host._device_twin import *  # noqa: F403
+from oxide.host._device_twin import (
     EMPTY,
     NOTHING,
     RUNTIME_LOCK,
@@ -28,7 +28,6 @@ from oxide.host._memory_twin import (
     points,
     refuse_inside,
 )
-from oxide.host._native_twin import *  # noqa: F403
 
 # Binding
 

@@ -215,6 +215,9 @@ int add_copies(PyObject *module) {
 #ifdef HAS_HELPERS
     if (add_address(module, "SHARE_COPY", (const void *)share_copy) < 0)
         return -1;
+#else
+    if (PyModule_AddObjectRef(module, "start_helpers", Py_None) < 0 || PyModule_AddIntConstant(module, "SHARE_COPY", 0) < 0)
+        return -1;
 #endif
     if (PyModule_AddIntConstant(module, "ROW_BYTES", sizeof(struct row)) < 0)
         return -1;

@@ -5,7 +5,7 @@
 #include "core.h"
 #include <time.h>
 
-#define SHARE_SECONDS 2e-3 /* the time for frees at a submission, as in loop/turns.py */
+#define SHARE_SECONDS 2e-3 /* the time for frees at a submission, as in loop/pace.py */
 
 static double now(void) {
     struct timespec time;

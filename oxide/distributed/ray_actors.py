@@ -125,8 +125,7 @@ def _ordinary(error: BaseException, where: str) -> RuntimeError:
 
 def _require_host(model: str, result: object) -> None:
     """Raises ``TypeError`` for a result that is, or directly holds, a box: no other process can use it."""
-    from oxide.runtime.memory.arc import Arc
-    from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.memory.memory import Arc, DeviceBox
 
     inside = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else (result,)
     if any(isinstance(each, DeviceBox | Arc) for each in inside):

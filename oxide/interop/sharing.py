@@ -29,8 +29,7 @@ from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.devices.scheduling import picked_stream
 from oxide.runtime.memory.addresses import DevicePointer
 from oxide.runtime.memory.allocation import Allocation, Known
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, number_of_elements, parse_shape, require_data
+from oxide.runtime.memory.memory import Arc, DeviceBox, number_of_elements, parse_shape, require_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable

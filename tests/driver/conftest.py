@@ -9,7 +9,7 @@ import pytest
 
 from oxide.driver.base import Code
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.processor import host_target
+from oxide.driver.cpu.code import host_target
 
 Compile = Callable[[str, str], Code]
 

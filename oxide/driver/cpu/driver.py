@@ -35,10 +35,9 @@ from oxide.driver.base import (
     StreamPriority,
 )
 from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
-from oxide.driver.cpu.code import CpuFunction
+from oxide.driver.cpu.code import CpuFunction, host_name, host_target
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph, conditional, recorded
-from oxide.driver.cpu.processor import host_name, host_target
 from oxide.driver.cpu.steps import StepScheduler
 from oxide.driver.cpu.stream_tasks import Copies, native_call, python_call
 from oxide.driver.cpu.streams import (

@@ -32,13 +32,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import CompileError, place_name
-from oxide.host.core import watch_kernel
+from oxide.host.core import current_turn, watch_kernel
 from oxide.host.environment import word
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.loop.event_loops import blocked_loop_name
-from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.stops import Beside
 
 if TYPE_CHECKING:

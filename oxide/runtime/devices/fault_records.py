@@ -50,7 +50,6 @@ the graph's own record."""
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _ONCE: Final = ((),)
 _BLOCK_REPORTS = 64
-_BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 
 @final
@@ -73,8 +72,8 @@ class FaultReport(core.FaultReport):
 
 
 @final
-class ReportRecords:
-    """The memory of a ``FaultReport``, at ``address``. It is part of the driver's allocation at ``block``."""
+class Records:
+    """The memory of a report or a page, at ``address``. It is part of the driver's allocation at ``block``."""
 
     __slots__ = ("address", "block", "flags", "records")
 
@@ -89,29 +88,26 @@ class ReportRecords:
         self.records[number : number + 1].view(np.uint64)[:] = 0
 
 
-@final
-class FaultRecordPool:
-    """The free records. They are allocated for 64 reports at a time."""
+class RecordPool:
+    """Free fault records, in pieces of ``records``. The driver allocates ``pieces`` of them at a time."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, pieces: int, records: int) -> None:
         self._driver = driver
+        self._pieces = pieces
+        self._records = records
         self._lock = new_lock()
-        self._returned: deque[ReportRecords] = deque()
-
-    def acquire(self) -> FaultReport:
-        """Returns a report with free records."""
-        report: FaultReport = new_report(self)
-        return report
+        self._returned: deque[Records] = deque()
 
     def _make(self) -> None:
-        block = self._driver.allocate_host(_BLOCK_BYTES)
+        nbytes = self._pieces * self._records * RECORD_BYTES
+        block = self._driver.allocate_host(nbytes)
         try:
-            memory = PinnedBlock(block, _BLOCK_BYTES).memory.view(RECORD)
+            memory = PinnedBlock(block, nbytes).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
             self._returned.extend(
                 [
-                    ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
-                    for first in range(0, len(memory), REPORT_RECORDS)
+                    Records(block, block + first * RECORD_BYTES, memory[first : first + self._records])
+                    for first in range(0, len(memory), self._records)
                 ]
             )
         except BaseException:
@@ -120,9 +116,10 @@ class FaultRecordPool:
             raise
 
     def trim(self) -> None:
-        """Returns memory to the driver: each allocation of 64 reports in which all reports are unused."""
+        """Returns memory to the driver: each allocation of which all pieces are unused. Blocks until the device is
+        idle."""
         with unheld(self._lock):
-            free: list[ReportRecords] = []
+            free: list[Records] = []
             gone: set[int] = set()
             try:
                 while self._returned:
@@ -131,7 +128,7 @@ class FaultRecordPool:
                     except IndexError:  # another thread took it
                         break
                 for block, count in Counter([records.block for records in free]).items():
-                    if count == _BLOCK_REPORTS:
+                    if count == self._pieces:
                         gone.add(block)  # before the call: an interrupt after it would put freed memory back
                         try:
                             self._driver.free_host(block)
@@ -140,6 +137,19 @@ class FaultRecordPool:
                             raise
             finally:
                 self._returned.extend([records for records in free if records.block not in gone])
+
+
+@final
+class FaultRecordPool(RecordPool):
+    """The free records for submissions."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver, _BLOCK_REPORTS, REPORT_RECORDS)
+
+    def acquire(self) -> FaultReport:
+        """Returns a report with free records."""
+        report: FaultReport = new_report(self)
+        return report
 
 
 @final
@@ -240,7 +250,8 @@ def _raise_recorded(
 
 @final
 class FaultPage(Dropping):
-    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping the page returns it to the pool.
+    """A record for each of ``PAGE_RECORDS`` successive launches of one graph, zero at first. Dropping the page returns
+    it to the pool.
 
     The graph holds the page as long as the page has free records. Each launch holds the page until the device is past
     the launch.
@@ -249,10 +260,15 @@ class FaultPage(Dropping):
     __slots__ = ("_memory", "address")
 
     def __init__(self, pages: FaultPages) -> None:
-        held: list[PageMemory] = []
+        held: list[Records] = []
         self._drop = partial(pages._returned.extend, held)
-        _take_one(held, pages._returned, pages._make)
+        while not held:
+            try:
+                held.extend(starmap(pages._returned.popleft, _ONCE))  # one call of C, in which no interrupt loses it
+            except IndexError:
+                pages._make()
         self._memory = held[0]
+        self._memory.records.view(np.uint64)[:] = 0
         self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
@@ -265,67 +281,15 @@ class FaultPage(Dropping):
 
 
 @final
-class PageMemory:
-    """The memory of a page, as the driver allocated it."""
-
-    __slots__ = ("address", "flags", "records")
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.records: NDArray[Any] = PinnedBlock(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
-        self.flags = self.records.view(np.uint32).data  # see FaultReport.claimed
-
-
-@final
-class FaultPages:
-    """The pool of free ``FaultPage``s. It needs no lock: taking a page off the deque is atomic."""
+class FaultPages(RecordPool):
+    """The free pages for graphs."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._returned: deque[PageMemory] = deque()
+        super().__init__(driver, 1, PAGE_RECORDS)
 
     def acquire(self) -> FaultPage:
         """Returns a page whose records are all zero."""
-        page = FaultPage(self)
-        page._memory.records.view(np.uint64)[:] = 0
-        return page
-
-    def _make(self) -> None:
-        address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
-        try:
-            self._returned.append(PageMemory(address))
-        except BaseException:
-            if not any(memory.address == address for memory in self._returned.copy()):
-                self._driver.free_host(address)
-            raise
-
-    def trim(self) -> None:
-        """Returns the memory of free pages to the driver. Blocks until the device is idle."""
-        while self._returned:
-            held: list[PageMemory] = []
-            try:
-                held.extend(starmap(self._returned.popleft, _ONCE))
-                address = held[0].address
-                held.clear()  # before the call: an interrupt after it would put freed memory back
-            except IndexError:  # another thread took it
-                return
-            finally:
-                self._returned.extend(held)
-            try:
-                self._driver.free_host(address)
-            except DeviceError:
-                self._returned.append(PageMemory(address))
-                raise
-
-
-def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
-    """Moves one free item of a pool into ``held``, in one atomic call in C. So an interrupt cannot lose the item: it is
-    in the pool, or in ``held``, whose items a finaliser returns to the pool. Calls ``make`` while the pool is empty."""
-    while not held:
-        try:
-            held.extend(starmap(unused.popleft, _ONCE))
-        except IndexError:
-            make()
+        return FaultPage(self)
 
 
 core.setup(FaultPage=FaultPage, FaultReport=FaultReport, GraphFaultReport=GraphFaultReport, record_bytes=RECORD_BYTES)

@@ -340,10 +340,9 @@ class Runtime:
         self.forked = True
         self.reclaimer._driver = driver
         self.reclaimer._turn = threading.Lock()
-        for part in (self.pinned, self.fault_records):
+        for part in (self.pinned, self.fault_records, self.fault_pages):
             part._driver = driver
             part._lock._at_fork_reinit()
-        self.fault_pages._driver = driver
         for device in self._found:
             device.lost = forked_error()
             device.staging.renew_lock()

@@ -23,7 +23,7 @@ from oxide.compiler.ptx.ptx import target_of
 from oxide.compiler.signature.signature import Parameter, UntypedParameter
 from oxide.driver import sanitizing
 from oxide.driver.base import Target
-from oxide.driver.cpu.processor import host_target
+from oxide.driver.cpu.code import host_target
 from oxide.errors import ArgumentError, cell_of
 from oxide.language.types import ScalarType, u8, u16, u32, u64
 from oxide.runtime.launching.prebuilt import evaluated

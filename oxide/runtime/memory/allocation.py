@@ -23,7 +23,7 @@ from oxide.errors import OrderingError, OutOfMemoryError
 from oxide.host import core
 from oxide.host.messages import byte_count, dtype_name
 from oxide.runtime.loop.event_loops import running_loop_name
-from oxide.runtime.loop.turns import SHARE_SECONDS
+from oxide.runtime.loop.pace import SHARE_SECONDS
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ write 41 GB/s, the device's own copy of other memory falls from 54 to 45 GB/s. F
 
 _LOOKS = 4000
 """The number of polls before a helper sleeps, and before an owner that waits for a helper calls ``sched_yield``: 60 to
-100 µs on an H200's machine. Waking a helper takes 10 µs: an upload of 1 MiB by a program that waits for each upload took
+100 µs on an H200's machine. Waking a helper takes 10 µs: an upload of 1 MiB by a program that waits for each one took
 71 µs with 1000 polls, 66 with 2000 and 57 with 4000.
 
 Each poll is the processor's pause instruction. If it were ``sched_yield``, a helper that shares its core with another

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 from oxide.driver.base import Driver, EventHandle, GraphHandle, provided
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.host.locks import RUNTIME_LOCK, held_error, refuse_inside
-from oxide.runtime.loop.turns import SHARE_SECONDS
+from oxide.runtime.loop.pace import SHARE_SECONDS
 from oxide.runtime.memory.allocation import Allocation, dropped
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from oxide.host.core import copy_host
 from oxide.host.host_arrays import refuse_masked
 from oxide.host.messages import byte_count, written
 from oxide.runtime.memory.addresses import DevicePointer
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device, require_runtime
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device, require_runtime
 from oxide.runtime.memory.pinned import pinned_buffer_of
 from oxide.runtime.submission.staging import upload
 

@@ -23,8 +23,7 @@ from oxide.host.core import Dropping
 from oxide.host.locks import RUNTIME_LOCK, is_interrupt
 from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
 from oxide.runtime.memory.reclaim import Run
 from oxide.runtime.ordering.stream import Stream, current_capture, refuse_in_capture
 from oxide.runtime.submission import raw_memory

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from oxide import DisjointSlice, DynamicSharedArray, Kernel, SharedArray, Slice, f64, kernel, thread
-from oxide.driver.cpu.code import CpuFunction
-from oxide.driver.cpu.processor import host_target
+from oxide.driver.cpu.code import CpuFunction, host_target
 from oxide.driver.object import EXTERNAL_FUNCTIONS
 
 pytestmark = pytest.mark.skipif(

@@ -31,7 +31,7 @@ from oxide import (
 from oxide.compiler.cache import built as entries
 from oxide.compiler.cache import processors
 from oxide.driver.base import Target
-from oxide.driver.cpu.processor import target_without_llvm
+from oxide.driver.cpu.code import target_without_llvm
 from tests.runtime.launching import prebuilt_kernels as source
 
 ROOT = Path(__file__).parents[3]
