@@ -37,7 +37,7 @@ from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
 from oxide.runtime.memory.allocation import PATIENCE_SECONDS
 from oxide.runtime.memory.memory import DeviceBox

@@ -216,17 +216,17 @@ class _TrioLoop(EventLoop):
         self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
         self.checkpoint = trio.lowlevel.checkpoint
         self.let_run = trio.lowlevel.cancel_shielded_checkpoint
+        self._local = trio.lowlevel.RunVar[Any]("oxide reactor")
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()
 
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
-        variable = _trio_variable()
         try:
-            return variable.get()
+            return self._local.get()
         except LookupError:
             made = make(self)
-            variable.set(made)
+            self._local.set(made)
             return made
 
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
@@ -310,18 +310,6 @@ def _make_trio_loop() -> _TrioLoop:
     global _trio_loop
     _trio_loop = _TrioLoop()
     return _trio_loop
-
-
-_trio_local: Any = None
-
-
-def _trio_variable() -> Any:
-    global _trio_local
-    if _trio_local is None:
-        import trio
-
-        _trio_local = trio.lowlevel.RunVar("oxide reactor")
-    return _trio_local
 
 
 _asyncio_locals: WeakTable[Any, Any] = WeakTable()

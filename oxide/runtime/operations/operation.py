@@ -21,7 +21,7 @@ from oxide.host.core import run_blocking, run_through, submit_at_once
 from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting import unrun
 from oxide.runtime.awaiting.future import DeviceFuture
-from oxide.runtime.devices.launch_places import described, origin, part_note
+from oxide.runtime.devices.fault_records import described, origin, part_note
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.devices.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop

@@ -15,7 +15,7 @@ from oxide.host.core import Dropping, current_turn, note_dropped
 from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.ordering.timeline import Mark, Timeline

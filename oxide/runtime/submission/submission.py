@@ -21,7 +21,7 @@ from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingErro
 from oxide.host import core
 from oxide.host.core import Dropping
 from oxide.host.locks import RUNTIME_LOCK, is_interrupt
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
 from oxide.runtime.memory.reclaim import Run
