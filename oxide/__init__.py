@@ -107,8 +107,8 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
-    from oxide.tracing.profiles import Profile
-    from oxide.tracing.sessions import Trace, profile, trace
+    from oxide.tracing.profiles import Profile, profile
+    from oxide.tracing.traces import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -133,7 +133,7 @@ _LATER = {
     "TileRef": "language.tiles",
     "TileView": "language.views",
     "Tiles": "language.tiles",
-    "Trace": "tracing.sessions",
+    "Trace": "tracing.traces",
     "VectorView": "language.views",
     "collectives": "collectives",
     "arange": "runtime.operations.generated_numbers",
@@ -146,13 +146,13 @@ _LATER = {
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
-    "profile": "tracing.sessions",
+    "profile": "tracing.profiles",
     "randn": "runtime.operations.generated_numbers",
     "ray": "ray",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "torch": "interop.torch",
-    "trace": "tracing.sessions",
+    "trace": "tracing.traces",
     "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
@@ -327,6 +327,6 @@ __all__ = [
 ]
 
 if _environ.get("OXIDE_TRACE"):
-    from oxide.tracing.sessions import trace_program
+    from oxide.tracing.traces import trace_program
 
     trace_program(_environ["OXIDE_TRACE"])

@@ -4,8 +4,7 @@ Export: the consumer's stream waits for the box's uses so far. On the CPU device
 Import: one of oxide's streams waits for the producer's work so far, and oxide orders every later use of the box as
 usual. After an export or import, neither side sees the other's new work on the memory. ``ctx.reads`` and ``ctx.writes``
 declare the other library's work to oxide. All boxes on the same memory share one history
-(``memory/addresses.py``). A producer's description of its memory is validated before use (``foreign_layout.py``,
-``dlpack.py``).
+(``memory/addresses.py``). A producer's description of its memory is validated before use (``dlpack.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from oxide.host.host_arrays import refuse_masked
 from oxide.host.locks import refuse_inside
 from oxide.host.messages import byte_count, dtype_name, written
 from oxide.interop import dlpack
-from oxide.interop.dlpack import CPU, CUDA, VERSION
-from oxide.interop.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.interop.dlpack import CPU, CUDA, MOST_AXES, VERSION, ForeignLayout
 from oxide.language.types import REGISTERED, as_dtype
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.devices.scheduling import picked_stream

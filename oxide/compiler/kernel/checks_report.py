@@ -15,7 +15,7 @@ from oxide.compiler.source.source import located_in
 from oxide.compiler.source.text import lines_in
 from oxide.compiler.source.widening import Widening
 from oxide.errors import CompileError
-from oxide.pictures.html import preformatted
+from oxide.pictures.drawing import preformatted
 
 if TYPE_CHECKING:
     from oxide.compiler.declaration.description import KernelDescription

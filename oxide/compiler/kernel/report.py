@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oxide.errors import place_name
-from oxide.pictures.html import preformatted, table
+from oxide.pictures.drawing import preformatted, table
 
 if TYPE_CHECKING:
     from oxide.compiler.declaration.description import KernelDescription

@@ -12,14 +12,14 @@ from oxide.errors import place_name
 from .text import lines_in
 
 Remark = tuple[str, int, str, str]
-"""A file, a line in it, a mark that ``pictures.html.listing`` knows, and the text."""
+"""A file, a line in it, a mark that ``pictures.drawing.listing`` knows, and the text."""
 
 
 def listing(remarks: Iterable[Remark], heading: str) -> str:
     """Returns the source of the functions that the remarks refer to, with the remarks. If the source of a file cannot
     be read, returns the remarks alone."""
-    from oxide.pictures.html import listing as html_listing
-    from oxide.pictures.html import preformatted
+    from oxide.pictures.drawing import listing as html_listing
+    from oxide.pictures.drawing import preformatted
 
     by_file: dict[str, dict[int, list[tuple[str, str]]]] = {}
     for file, line, mark, text in remarks:
