@@ -8,9 +8,8 @@ from typing import final
 from oxide.compiler.source.listing import Remark, listing
 
 from .frontend import Program
-from .ir import EFFECTS, Cell, Node
-from .layouts import Plan, nodes_of
-from .producers import PRODUCER_THREADS
+from .ir import EFFECTS, REDUCTIONS, Cell, Node
+from .layouts import PRODUCER_THREADS, Plan, nodes_of
 from .tile_source import TileSource
 
 __all__ = ["explained"]
@@ -18,8 +17,7 @@ __all__ = ["explained"]
 
 def explained(source: TileSource, capability: int) -> str:
     """Returns a description of a kernel's plan for a GPU of a compute capability, such as 90."""
-    program, plan = source.program, source.plan(capability)
-    lowered = source.lowered(capability)
+    program, (plan, lowered) = source.program, source.planned(capability)
     text = lowered.modules[0]
     shared = sum(int(line.split(".")[-2]) for line in text.split("\n") if line.startswith("declare ptr @oxide.shared"))
     lines = [
@@ -102,17 +100,16 @@ def _values(plan: Plan, program: Program) -> Iterator[str]:
 def _place(plan: Plan, node: Node, staged: bool) -> str:
     if staged:
         return "shared memory, by asynchronous copies"
-    rows = plan.row_layout(node.shape[0]) if len(node.shape) == 1 else None
-    if node.op in ("sum", "max", "min", "argmax", "argmin"):
-        source = plan.tile(node.inputs[0].shape)
-        last = len(node.inputs[0].shape) - 1
-        if source is not None and node.detail in (last, (last,)):
+    rows = plan.rows(node.shape)
+    if node.op in REDUCTIONS:
+        source = node.inputs[0].shape
+        if plan.tile(source) is not None and node.detail == (len(source) - 1,):
             return "registers, one for each row, by shuffles"
     if rows is not None and node.op == "cell":
         return "registers, one for each row"
     layout = plan.tile(node.shape)
     kept = node.op in ("cell", "mma") or len(node.users) > 1
-    if node.op in ("sum", "max", "min", "argmax", "argmin", "cumsum", "cat", "sort"):
+    if node.op in (*REDUCTIONS, "cumsum", "cat", "sort"):
         return "shared memory"
     if not kept:
         return "computed where it is used"

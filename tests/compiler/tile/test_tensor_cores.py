@@ -24,7 +24,7 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 def plan(kernel: Any, capability: int, **given: Any) -> Any:
     source: TileSource = kernel.specialize(**given).description.tile
-    return source.plan(capability)
+    return source.planned(capability)[0]
 
 
 def product(kind: Any, sums: Any, *, warps: int, stages: int, turned: tuple[bool, bool], tf32: bool = False) -> Any:
