@@ -1,9 +1,9 @@
-"""The source of a tile kernel for certain types, tile shapes and constants. A ``Kernel`` compiles this source where it
-would compile the function of a thread kernel."""
+"""The source of a tile kernel for certain types, tile shapes and constants, and the description of its plan in words. A
+``Kernel`` compiles this source where it would compile the function of a thread kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -13,7 +13,8 @@ from oxide.driver.base import MAX_SHARED_BYTES
 from oxide.language.types import ScalarType
 
 from .frontend import Program, TensorParameter, parse
-from .layouts import LANES, Plan, TooLarge, plan_of
+from .ir import EFFECTS, REDUCTIONS, Cell, Node
+from .layouts import LANES, PRODUCER_THREADS, Plan, TooLarge, nodes_of, plan_of
 
 if TYPE_CHECKING:
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
@@ -96,6 +97,22 @@ class TileSource:
         keep_rolled(found.module, found.function)
         return found
 
+    def explained(self, capability: int) -> Explanation:
+        """Returns a description of the kernel's plan for a GPU of a compute capability, such as 90."""
+        program, (plan, lowered) = self.program, self.planned(capability)
+        text = lowered.modules[0]
+        shared = sum(
+            int(line.split(".")[-2]) for line in text.split("\n") if line.startswith("declare ptr @oxide.shared")
+        )
+        lines = [
+            f"{self.function.__name__}: {self.threads} threads a program, {shared} bytes of shared memory",
+            *_products(plan, program),
+            *_pipelines(plan),
+            *_producer(plan),
+            *_values(plan, program),
+        ]
+        return Explanation("\n".join(lines), self.function.__code__.co_filename)
+
 
 _MOST_BYTES = {0: 2**25} | {
     capability: 1024 * kib
@@ -103,3 +120,93 @@ _MOST_BYTES = {0: 2**25} | {
 }
 """The bytes that a program's buffers may take, on the CPU for the capability 0, and on GPUs whose blocks may have less
 shared memory than Hopper's."""
+
+
+@final
+class Explanation(str):
+    """The text that ``explain()`` returns. A notebook shows it as the kernel's source with the remarks."""
+
+    file: str
+
+    def __new__(cls, text: str, file: str) -> Explanation:
+        found = super().__new__(cls, text)
+        found.file = file
+        return found
+
+    def _repr_html_(self) -> str:
+        """Returns the kernel's source as HTML, with a remark after each line that the explanation is about. Products
+        that do not run on tensor cores are orange."""
+        from oxide.compiler.source.listing import Remark, listing
+
+        general: list[str] = []
+        remarks: list[Remark] = []
+        for text in self.splitlines():
+            place, _, remark = text.partition(": ")
+            if not place.startswith("line "):
+                general.append(text)
+                continue
+            mark = "bad" if ": by threads, because" in remark else "good" if "mma" in remark else "note"
+            remarks.append((self.file, int(place.removeprefix("line ")), mark, remark))
+        return listing(remarks, "; ".join(general))
+
+
+def _products(plan: Plan, program: Program) -> Iterator[str]:
+    for node in nodes_of(program.body):
+        if node.op != "mma":
+            continue
+        left, right, _ = node.inputs
+        what = f"line {node.line}: mma of {left.shape} and {right.shape} of {left.dtype.name} in {node.dtype.name}"
+        product = plan.products.get(node)
+        if product is None:
+            yield f"{what}: by threads, because {plan.reasons.get(node, 'the GPU has no tensor cores that take it')}"
+            continue
+        how = "wgmma" if product.wgmma else f"mma.sync m16n8k{product.depth}"
+        where = "left operand in registers" if product.left_in_registers else "operands in shared memory"
+        place = ", added to the loop's variable in place" if product.in_place else ""
+        yield f"{what}: {how}, {where}{place}"
+
+
+def _pipelines(plan: Plan) -> Iterator[str]:
+    for loop, pipeline in plan.pipelines.items():
+        loads = " and ".join(f"{load.detail.name}.load at line {load.line}" for load in pipeline.loads)
+        how = "TMA copies" if pipeline.engine else f"cp.async copies, because {pipeline.reason}"
+        yield f"line {loop.line}: a pipeline of {pipeline.stages} stages: {loads}: {how}"
+
+
+def _producer(plan: Plan) -> Iterator[str]:
+    if plan.producer:
+        yield f"{PRODUCER_THREADS} more threads make the copies, and blocks compute one program after another"
+    elif plan.no_producer:
+        yield f"the warps that compute also make the copies, because {plan.no_producer}"
+
+
+def _values(plan: Plan, program: Program) -> Iterator[str]:
+    staged = {load for pipeline in plan.pipelines.values() for load in pipeline.loads}
+    for node in nodes_of(program.body):
+        if node.op in EFFECTS or node.op in ("constant", "parameter", "counter") or not node.shape or not node.users:
+            continue
+        kind = f"{node.dtype.name}{list(node.shape)}"
+        name = f"{node.detail.name} = " if isinstance(node.detail, Cell) else ""
+        op = "variable" if node.op == "cell" else node.op
+        yield f"line {node.line}: {name}{op}: {kind}: {_place(plan, node, node in staged)}"
+
+
+def _place(plan: Plan, node: Node, staged: bool) -> str:
+    if staged:
+        return "shared memory, by asynchronous copies"
+    rows = plan.rows(node.shape)
+    if node.op in REDUCTIONS:
+        source = node.inputs[0].shape
+        if plan.tile(source) is not None and node.detail == (len(source) - 1,):
+            return "registers, one for each row, by shuffles"
+    if rows is not None and node.op == "cell":
+        return "registers, one for each row"
+    layout = plan.tile(node.shape)
+    kept = node.op in ("cell", "mma") or len(node.users) > 1
+    if node.op in (*REDUCTIONS, "cumsum", "cat", "sort"):
+        return "shared memory"
+    if not kept:
+        return "computed where it is used"
+    if rows is not None:
+        return "registers, one for each row"
+    return str(layout) if layout is not None else "shared memory"

@@ -274,12 +274,9 @@ class TileKernel:
         """Returns a description of the kernel on a GPU with the compute capability ``cc``: the place of each value, the
         products that run on tensor cores, the reasons why other products do not, and the loads that run ahead.
         ``given`` is as for ``ptx``."""
-        from oxide.compiler.tile.explanation import explained
-
-        special = self._example(given)
-        tile = special.description.tile
+        tile = self._example(given).description.tile
         assert tile is not None
-        return explained(tile, 10 * cc[0] + cc[1])
+        return tile.explained(10 * cc[0] + cc[1])
 
     def _waits(self, kind: Any, argument: Any) -> bool:
         """Returns whether an argument must be computed before the launch can be checked."""

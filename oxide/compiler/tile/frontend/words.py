@@ -149,7 +149,6 @@ def _compare_with_u64(build: Nodes, op: str, one: Node, two: Node, what: str) ->
 
 
 def filled(build: Nodes, name: str, shape: Any, value: Any, dtype: Any = F32) -> Node:
-    """Makes the node of ``full``, ``zeros`` or ``ones``."""
     kind = build.dtype(dtype)
     found = build.lifted(value, name)
     if found.shape:
@@ -158,7 +157,6 @@ def filled(build: Nodes, name: str, shape: Any, value: Any, dtype: Any = F32) ->
 
 
 def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
-    """Makes the node of ``where``, which takes three arguments as in NumPy."""
     test = build.lifted(condition, "where")
     if test.dtype is not BOOL:
         build.refuse(f"where takes a condition of bools, not {build.shown(test)}")
@@ -170,7 +168,6 @@ def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
 
 
 def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = False) -> Node:
-    """Makes the node of ``sum``, ``max`` or ``min``."""
     found = build.lifted(x, name)
     ndim = len(found.shape)
     given = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -187,7 +184,6 @@ def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = Fa
 
 
 def along(build: Nodes, name: str, x: Any, axis: Any = None) -> Node:
-    """Makes the node of ``argmax``, ``argmin`` or ``cumsum``."""
     found = build.lifted(x, name)
     if axis is None:
         if len(found.shape) != 1:
@@ -202,7 +198,6 @@ def along(build: Nodes, name: str, x: Any, axis: Any = None) -> Node:
 
 
 def sort(build: Nodes, x: Any, axis: Any = -1, descending: Any = False) -> Node:
-    """Makes the node of ``sort``, which sorts along an axis."""
     found = build.lifted(x, "sort")
     place = build.axis(axis, len(found.shape), "sort")
     down = build.flag(descending, "sort: descending")
@@ -210,7 +205,6 @@ def sort(build: Nodes, x: Any, axis: Any = -1, descending: Any = False) -> Node:
 
 
 def topk(build: Nodes, x: Any, k: Any, axis: Any = -1) -> tuple[Node, Node]:
-    """Makes the nodes of ``topk``: the largest elements along an axis, and their indices."""
     found = build.lifted(x, "topk")
     place = build.axis(axis, len(found.shape), "topk")
     length = found.shape[place]
@@ -225,7 +219,6 @@ def topk(build: Nodes, x: Any, k: Any, axis: Any = -1) -> tuple[Node, Node]:
 
 
 def rand(build: Nodes, seed: Any, counters: Any) -> Node:
-    """Makes the node of ``rand``: numbers from 0 to 1, computed from a seed and counters."""
     key, numbers = build.lifted(seed, "rand"), build.lifted(counters, "rand")
     if key.shape or key.dtype.kind not in "iu":
         build.refuse(f"rand takes an integer as seed, not {build.shown(key)}")
@@ -236,7 +229,6 @@ def rand(build: Nodes, seed: Any, counters: Any) -> Node:
 
 
 def reshape(build: Nodes, x: Any, shape: Any) -> Node:
-    """Makes the node of ``reshape``. One length may be -1."""
     found = build.lifted(x, "reshape")
     sizes = list(shape) if isinstance(shape, tuple | list) else [shape]
     if sizes.count(-1) == 1 and all(isinstance(each, int) for each in sizes):
@@ -251,7 +243,6 @@ def reshape(build: Nodes, x: Any, shape: Any) -> Node:
 
 
 def transpose(build: Nodes, x: Any, axes: Any = None) -> Node:
-    """Makes the node of ``transpose``."""
     found = build.lifted(x, "transpose")
     ndim = len(found.shape)
     if axes is None:
@@ -266,7 +257,6 @@ def transpose(build: Nodes, x: Any, axes: Any = None) -> Node:
 
 
 def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
-    """Makes the node of ``broadcast_to``."""
     found, sizes = build.lifted(x, "broadcast_to"), build.sizes(shape, "broadcast_to")
     if not build.broadcasts(found.shape, sizes):
         build.refuse(f"a tile of shape {found.shape} cannot be broadcast to {sizes}")
@@ -274,7 +264,6 @@ def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
 
 
 def cat(build: Nodes, tiles: Any, axis: Any = 0) -> Node:
-    """Makes the node of ``cat``."""
     if not isinstance(tiles, tuple | list) or not tiles:
         build.refuse("cat takes a tuple of tiles, as in cat((a, b))")
     found = [build.lifted(each, "cat") for each in tiles]
@@ -425,7 +414,6 @@ def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> 
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
-    """Makes the node of ``z.store(tile)``."""
     assert tensor.tile is not None
     found = _elements(build, tensor, value, f"{tensor.name}.store")
     if not build.broadcasts(found.shape, tensor.tile):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from oxide.compiler.tile.ir import BOOL, F32, Node
 from oxide.compiler.tile.layouts import LANES, Layout
@@ -25,33 +24,20 @@ def accumulated(scalar: ScalarType) -> ScalarType:
     return F32 if scalar.precision else scalar
 
 
-def least(scalar: ScalarType) -> Any:
-    """Returns the least number of a type."""
-    if scalar.kind == "f":
-        return -math.inf
-    return False if scalar.kind == "b" else scalar.limits[0]
-
-
-def greatest(scalar: ScalarType) -> Any:
-    """Returns the greatest number of a type."""
-    if scalar.kind == "f":
-        return math.inf
-    return True if scalar.kind == "b" else scalar.limits[1]
-
-
 def reduce(low: Lowering, node: Node) -> None:
     """Lowers ``sum``, ``max`` and ``min``."""
-    op = {"sum": "add", "max": "maximum", "min": "minimum"}[node.op]
-    identity = 0 if op == "add" else least(node.dtype) if op == "maximum" else greatest(node.dtype)
-    _Reduction(low, node, op, identity).emit()
+    _Reduction(low, node).emit()
 
 
 class _Reduction:
-    def __init__(self, low: Lowering, node: Node, op: str, identity: Any) -> None:
-        self.low, self.node, self.op = low, node, op
+    def __init__(self, low: Lowering, node: Node) -> None:
+        self.low, self.node = low, node
+        self.op = {"sum": "add", "max": "maximum", "min": "minimum"}[node.op]
         (self.source,) = node.inputs
         self.axes: tuple[int, ...] = node.detail
         self.wide = accumulated(node.dtype)
+        least, greatest = {"f": (-math.inf, math.inf), "b": (False, True)}.get(node.dtype.kind) or node.dtype.limits
+        identity: float = {"sum": 0, "max": least, "min": greatest}[node.op]
         self.first = arithmetic.constant(identity, self.wide)
         self.kind = self.wide.register_type
         self.taken = tuple(self.source.shape[axis] for axis in self.axes)
@@ -197,11 +183,7 @@ def arg(low: Lowering, node: Node) -> None:
             value = at(i)
             so_far = code.new(f"load {kind}, ptr {best}")
             better = arithmetic.apply(code, test, source.dtype, [value, so_far])
-            if source.dtype.kind == "f":
-                number = code.new(f"fcmp ord {kind} {so_far}, {so_far}")
-                missing = code.new(f"fcmp uno {kind} {value}, {value}")
-                better = code.new(f"or i1 {better}, {missing}")
-                better = code.new(f"and i1 {better}, {number}")
+            better, _ = arithmetic.with_nans(code, source.dtype, better, so_far, value)
             code.emit(f"store {kind} {code.new(f'select i1 {better}, {kind} {value}, {kind} {so_far}')}, ptr {best}")
             old = code.new(f"load i64, ptr {place}")
             code.emit(f"store i64 {code.new(f'select i1 {better}, i64 {i}, i64 {old}')}, ptr {place}")
