@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Parameter
+from oxide.compiler.source.source import Remark, listing
 from oxide.driver.base import MAX_SHARED_BYTES
 from oxide.language.types import ScalarType
 
@@ -136,8 +137,6 @@ class Explanation(str):
     def _repr_html_(self) -> str:
         """Returns the kernel's source as HTML, with a remark after each line that the explanation is about. Products
         that do not run on tensor cores are orange."""
-        from oxide.compiler.source.listing import Remark, listing
-
         general: list[str] = []
         remarks: list[Remark] = []
         for text in self.splitlines():
