@@ -173,8 +173,8 @@ def _compare_mixed(function: Any) -> Any:
 
 
 for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
-    for _operator in COMPARISONS:
-        lowering_registry.lower(_operator, *_mixed)(_compare_mixed(_operator))
+    for _comparison in COMPARISONS:
+        lowering_registry.lower(_comparison, *_mixed)(_compare_mixed(_comparison))
     for _operator in forms_of(operator.floordiv):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_quotient)
     for _operator in forms_of(operator.mod):

@@ -35,6 +35,7 @@ from .common import (
 )
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
+from .slices import SliceType, check_indices
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -168,7 +169,9 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
+    """Returns whether the type of an index fits an array or a slice. If not, adds a note with the reason."""
+    if isinstance(kind, SliceType):
+        return check_indices(kind, index)
     return check_axes(kind.shown, kind.ndim, index)
 
 
