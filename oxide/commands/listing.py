@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxide.commands.machine import find_tool
-from oxide.compiler.source.text import line_in
-from oxide.compiler.source.text import text_of as source_of
+from oxide.compiler.source.source import line_in
+from oxide.compiler.source.source import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
@@ -73,8 +73,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
-    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
-    no places, or the code has no line tables."""
+    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` without any."""
     if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
     if form != "checks":

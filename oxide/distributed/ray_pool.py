@@ -310,8 +310,7 @@ def _checked_options(options: object) -> dict[str, Any]:
 
 
 def _share_of_gpus(actors: int, requested: float | None) -> float:
-    """Returns the number of GPUs of each actor, 0 for the CPU device. Warns if the cluster has fewer GPUs than were
-    requested."""
+    """Returns the number of GPUs of each actor, 0 for the CPU device. Warns if the cluster has too few."""
     found = float(ray.cluster_resources().get("GPU", 0))
     if requested is not None:
         if requested * actors > found:

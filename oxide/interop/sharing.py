@@ -111,8 +111,7 @@ def on_interface(x: Any, first_use: Timeline | None) -> DeviceBox:
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
-    """Returns an array's layout, and its stream or None. Raises ``BufferError``, and ``TypeError`` for a dtype that a
-    box cannot have."""
+    """Returns an array's layout, and its stream or None. Raises ``TypeError`` for a dtype that a box cannot have."""
 
     def refusal(name: str, expected: str) -> BufferError:
         return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
@@ -152,8 +151,7 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
-    """Returns the allocation of the boxes that already exist on this memory, or None if there are no such boxes. Raises
-    ``BufferError`` if those boxes have several allocations."""
+    """Returns the allocation of the boxes that exist on this memory, or None. Raises ``BufferError`` for several."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
@@ -241,8 +239,7 @@ def _box(
 
 
 def _announced_device(x: Any) -> tuple[int, int]:
-    """Returns the device that an array announces, as DLPack's type and number. Raises ``BufferError`` for an invalid
-    answer."""
+    """Returns the device that an array announces. Raises ``BufferError`` for an invalid answer."""
     try:
         found = x.__dlpack_device__()
     except (BufferError, OxideError):

@@ -133,8 +133,7 @@ class RepeatedLaunch:
     __slots__ = ("_arguments", "_dtypes", "_float_places", "_pack", "_places", "_special", "_values")
 
     def __init__(self, launch: KernelLaunch, function: Any, report: StandingReport, made: Sequence[Any]) -> None:
-        """Takes over the grid and the parameters that ``launch`` computed. ``function`` is its loaded kernel, ``made``
-        are its outputs."""
+        """Takes over the grid and the parameters of ``launch``, its loaded kernel ``function`` and outputs ``made``."""
         self._dtypes = [each.dtype for each in made]
         config = launch._config
         assert config is not None
@@ -272,8 +271,7 @@ class Run:
         return found
 
     def _repeat(self, state: _State, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Launches a kernel as an earlier call did. Returns the outputs; None, and launches nothing, if the call must
-        be checked."""
+        """Launches a kernel as an earlier call did, and returns the outputs; None if the call must be checked."""
         report, ranges = state.report, state.runtime.shared_ranges
         assert report is not None
         if self._again_in is not state or report.claimed():
