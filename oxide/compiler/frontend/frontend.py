@@ -95,12 +95,9 @@ from .lowering import slices as slice_lowering
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
-    cluster,
     copies,
     fragments,
-    mma,
     shared_tiles,
-    tile_copies,
     wgmma,
 )
 from .lowering.total_builder import TotalBuilder, lower_fused

@@ -3,7 +3,7 @@
 The elements of a NumPy array are copied into the kernel at compile time. The kernel reads them as ``TABLE[i]`` or
 ``TABLE[row, column]``, and an index is checked as an index of a shared array is. A device array is a hidden parameter
 (``Captured`` in ``signature``): lowered code gets its address from a call of ``oxide.captured.N``, where N is the
-object's ``id``. """
+object's ``id``."""
 
 from __future__ import annotations
 
