@@ -6,7 +6,7 @@ element a thread runs the stages' own functions, one after the other. Each funct
 variables on the stack. LLVM promotes the variables to registers once it has inlined the stages.
 
 The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
-(``contraction.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
+(``total_builder.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
 operations of two stages that both have it. Which NaN an operation on NaNs gives is not specified, as in any kernel.
 
 A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are

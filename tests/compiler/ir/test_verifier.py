@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from llvmlite import ir
 
-from oxide import CompileError, DisjointSlice, MatrixView, Slice, bool_, f32, i64, kernel, thread
-from oxide.compiler.frontend.lowering import slices, unchecked, vectors
+from oxide import CompileError, DisjointSlice, Slice, Slice2, bool_, f32, i64, kernel, thread
+from oxide.compiler.frontend.lowering import common, slices, vectors
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.values import Argument, Binary, Block, Branch, Call, Compare, Constant, Return, number
@@ -460,18 +460,18 @@ def make_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
             y.unchecked_mut.store2(i, a, b)
 
         @kernel
-        def row(i: i64, x: Slice[f32], y: DisjointSlice[f32]):
+        def row(i: i64, x: Slice2[f32], y: DisjointSlice[f32]):
             element = y.get_mut(thread.index_1d())
             total = f32(0)
-            for a in MatrixView(x, 4).row(i, 4):
+            for a in x.row(i):
                 total += a
             if element is not None:
                 element.value = total
 
         @kernel
-        def truths(i: i64, x: Slice[bool_], y: DisjointSlice[bool_]):
-            for a in MatrixView(x, 4).col(i, 4):
-                y.unchecked_mut[i] = a and x.unchecked[i]
+        def truths(i: i64, x: Slice2[bool_], y: DisjointSlice[bool_]):
+            for a in x.col(i):
+                y.unchecked_mut[i] = a and x.unchecked[i, 0]
 
         return [read, declared, vector, row, truths]
 
@@ -488,7 +488,7 @@ def test_a_front_end_without_checks_or_marks_is_refused(
     make_kernels: Any, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "axes_in_bounds", lambda *_: ir.Constant(ir.IntType(1), 1))
-    for module in (slices, unchecked, vectors):
+    for module in (common, slices, vectors):
         monkeypatch.setattr(module, "mark_unchecked", lambda *_: None)
     with pytest.raises(CompileError, match=NAKED):
         make_kernels()[place].specialize()
