@@ -54,7 +54,7 @@ _SHIFTS: Final = (operator.lshift, operator.rshift)
 _POWERS: Final = (operator.pow, pow)
 _EXTREMES: Final = (min, max)
 _UNARY: Final = (operator.neg, operator.pos, operator.invert, abs)
-_SYMBOLS: Final = {
+_SYMBOLS: Final[dict[Any, str]] = {
     operator.add: "+",
     operator.sub: "-",
     operator.mul: "*",
