@@ -190,8 +190,8 @@ def check_axes(what: str, axes: int, index: Any) -> bool:
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
     """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so that it is outside of
-    every slice. Sums and products of narrower integers are computed anew in 64 bits: an index that wrapped on its way is
-    outside, too."""
+    every slice. Sums and products of narrower integers are computed anew in 64 bits: an index that wrapped on its way
+    is outside, too."""
     return whole(builder, value, signed=kind.signed)
 
 
