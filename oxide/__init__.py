@@ -80,8 +80,7 @@ from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.memory import reclaim
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.memory.memory import sharing as _sharing
 from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
@@ -102,7 +101,7 @@ if TYPE_CHECKING:
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
-    from oxide.runtime.memory.pointer import DevicePointer
+    from oxide.runtime.memory.addresses import DevicePointer
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
@@ -123,7 +122,7 @@ _LATER = {
     "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
-    "DevicePointer": "runtime.memory.pointer",
+    "DevicePointer": "runtime.memory.addresses",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "driver.base",

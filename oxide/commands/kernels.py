@@ -153,8 +153,7 @@ def build(
 
 
 def _with_types(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Returns the kernels that the arguments name, each with the types that follow it. Ends the command if the first
-    argument is not a kernel."""
+    """Returns the kernels that the arguments name, each with the types that follow it."""
     found: list[tuple[str, list[str]]] = []
     for each in arguments:
         if "=" not in each:
@@ -230,9 +229,8 @@ def _to_draw(what: str) -> Any:
 
 
 def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:
-    """Specializes the kernel by the ``name=type`` arguments. Raises ``LookupError`` for an argument that gives no type,
-    and if the kernel needs types and none are given. Raises ``ArgumentError`` if the given types do not fit the
-    kernel."""
+    """Specializes the kernel by the ``name=type`` arguments. Raises ``LookupError`` as ``types_of`` does, and if the
+    kernel needs types and none are given, ``ArgumentError`` if types do not fit the kernel."""
     from oxide.errors import ArgumentError
     from oxide.runtime.launching.tile_kernel import TileKernel
 
@@ -248,8 +246,7 @@ def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) ->
 
 
 def types_of(path: str, types: Sequence[str]) -> dict[str, Any]:
-    """Parses the ``name=type`` arguments of the kernel ``path``. Returns the types by name. Raises ``LookupError`` for
-    an argument that gives no type."""
+    """Returns the types that ``name=type`` arguments give. Raises ``LookupError`` for an argument that gives none."""
     import oxide
 
     module, _ = module_of(path)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxide.commands.machine import find_tool
-from oxide.compiler.source.text import line_in
-from oxide.compiler.source.text import text_of as source_of
+from oxide.compiler.source.source import line_in
+from oxide.compiler.source.source import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
@@ -63,9 +63,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
         return special.native_asm()
     kernel = special.description
     if kernel.tile is not None:
-        from oxide.compiler.tile.explanation import explained
-
-        return explained(kernel.tile, 10 * cc[0] + cc[1])
+        return kernel.tile.explained(10 * cc[0] + cc[1])
     lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
     if kernel.unchecked:
         lines.append("  unchecked: no access is checked")
@@ -73,8 +71,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
-    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
-    no places, or the code has no line tables."""
+    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` without any."""
     if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
     if form != "checks":

@@ -165,7 +165,7 @@ def with_device(command: str, device: str | None, environment: dict[str, str]) -
     if kind == "cpu":
         return
     from oxide.commands.doctor import bindings_major, gpus
-    from oxide.commands.machine import cuda_driver, nvidia_cards
+    from oxide.commands.machine import cuda_driver, nvidia_cards, visible_gpus
 
     found = cuda_driver()
     if found.problem is not None:
@@ -176,8 +176,7 @@ def with_device(command: str, device: str | None, environment: dict[str, str]) -
     if int(number) >= len(found.gpus):
         there = f"there {'is' if len(found.gpus) == 1 else 'are'} {len(found.gpus)}, numbered from 0"
         refuse(command, f"--device {device}: there is no such GPU; {there}")
-    visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    environment["CUDA_VISIBLE_DEVICES"] = visible[int(number)].strip() if visible else str(int(number))
+    environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(int(number) + 1)[-1]
 
 
 def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ And how a script's kernels get there.
 An actor is asynchronous: Ray runs its methods as tasks of an asyncio loop, where oxide awaits operations. So all
 batches that the pool has sent can be on the device at once, and no thread waits for them.
 
-Usually a kernel is pickled by its name (``compiler/signature/pickling.py``), and the actor imports its module. But the
+Usually a kernel is pickled by its name (``global_name``), and the actor imports its module. But the
 script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
 classes as code. So a kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module,
 is sent with its Python function and the text of its file. The actor compiles it.
@@ -17,7 +17,6 @@ import inspect
 import linecache
 import os
 import sys
-import threading
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ from ray.cloudpickle import CloudPickler
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.text import lines_of
+from oxide.compiler.source.source import lines_of
 from oxide.errors import DeviceLostError
+from oxide.host.locks import new_lock
 from oxide.runtime.devices.runtime import devices
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.tile_kernel import TileKernel
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.transfers import h2d
 
 
@@ -147,7 +146,7 @@ def _require_host(model: str, result: object) -> None:
 _MADE_ANEW: dict[type, dict[str, Any]] = {
     Kernel: {
         "launches": KernelLaunches,
-        "_lock": threading.Lock,
+        "_lock": new_lock,
         "_specializations": dict,
         "only": type(None),
         "_unconfigured": type(None),

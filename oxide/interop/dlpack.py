@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from oxide.host.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, Dropping, relea
 from oxide.host.messages import written
 from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.runtime.memory import reclaim
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.memory.strides import contiguous_strides, may_share_elements, span
-
-if TYPE_CHECKING:
-    from oxide.runtime.memory.memory import DeviceBox
 
 MOST_AXES = 64
 """The largest number of axes that a NumPy array can have. ``d2h`` of a box with more axes would fail."""
@@ -212,8 +210,7 @@ _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the t
 
 
 def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
-    for."""
+    """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` if it has none."""
     scalar = of_dtype(dtype)
     if scalar is None:
         raise BufferError(f"DLPack has no type for {dtype}")
@@ -323,8 +320,7 @@ class ImportedTensor(Dropping):
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. The callable is cached, because a library uses one deleter for all its
-    tensors."""
+    """Returns a library's deleter as a callable. A library uses one deleter for all its tensors."""
     return _Deleter(address)
 
 
@@ -342,8 +338,7 @@ def _unused_name(capsule: Any) -> tuple[bytes, int]:
 
 
 def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
-    """Returns the layout of a tensor in memory. Raises ``BufferError`` if the tensor is not on the device
-    ``announced``, or if a box cannot represent it."""
+    """Returns a tensor's layout. Raises ``BufferError`` if it is not on the device ``announced``, or fits no box."""
     data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
     # for host memory the device number is not compared
     if kind != announced[0] or (kind != CPU and number != announced[1]):

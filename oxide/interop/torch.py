@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.signature.generic_parameters import OpenParameter
+from oxide.compiler.signature.signature import OpenParameter
 from oxide.host.messages import written
 from oxide.runtime.launching.launch import ConfiguredKernel
 from oxide.runtime.memory.memory import DeviceBox
@@ -71,8 +71,8 @@ def op(
         raise ValueError(f"oxide.torch.op: the name is {written(name)}; it must be of the form 'namespace::name'")
     if setup_context is not None and backward is None:
         raise TypeError(f"oxide.torch.op {name}: setup_context is for backward, which was not given")
-    kernel = _kernel_of(function)
-    if kernel is not None:
+    kernel = function._kernel if isinstance(function, ConfiguredKernel) else function
+    if isinstance(kernel, Kernel):
         kernel_plan = _KernelArguments(name, kernel, function, outputs)
         schema = kernel_plan.schema if schema is None else schema
         made, build = kernel_plan.outputs, kernel_plan.build
@@ -208,13 +208,6 @@ def _torch_type(hint: Any) -> Any:
 
 
 # Kernels
-
-
-def _kernel_of(function: Any) -> Any:
-    """Returns the kernel that ``op`` was given, None if it was given a function."""
-    if isinstance(function, ConfiguredKernel):
-        return function._kernel
-    return function if isinstance(function, Kernel) else None
 
 
 def _number_type(parameter: Any) -> str | None:

@@ -29,8 +29,7 @@ from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
-from oxide.runtime.ordering.capturing import current_capture
-from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.ordering.stream import Stream, current_capture
 from oxide.runtime.submission.lending import Lender, submit_lent
 from oxide.runtime.tracepoints import points
 
@@ -133,8 +132,7 @@ class RepeatedLaunch:
     __slots__ = ("_arguments", "_dtypes", "_float_places", "_pack", "_places", "_special", "_values")
 
     def __init__(self, launch: KernelLaunch, function: Any, report: StandingReport, made: Sequence[Any]) -> None:
-        """Takes over the grid and the parameters that ``launch`` computed. ``function`` is its loaded kernel, ``made``
-        are its outputs."""
+        """Takes over the grid and the parameters of ``launch``, its loaded kernel ``function`` and outputs ``made``."""
         self._dtypes = [each.dtype for each in made]
         config = launch._config
         assert config is not None
@@ -272,8 +270,7 @@ class Run:
         return found
 
     def _repeat(self, state: _State, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Launches a kernel as an earlier call did. Returns the outputs; None, and launches nothing, if the call must
-        be checked."""
+        """Launches a kernel as an earlier call did, and returns the outputs; None if the call must be checked."""
         report, ranges = state.report, state.runtime.shared_ranges
         assert report is not None
         if self._again_in is not state or report.claimed():

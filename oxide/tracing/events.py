@@ -328,8 +328,7 @@ class Builder:
 
 
 def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin | None:
-    """Returns the ``Origin`` of work that a part of ``run`` submitted. ``name`` is the part's name, and ``built`` tells
-    where the part was built. Returns None if ``run`` is None."""
+    """Returns the origin of work that the part ``name`` of ``run``, which was built at ``built``, submitted."""
     if run is None:
         return None
     return Origin(run.number, name, "" if built is None else _place(built[1], built[2]), run.track)

@@ -20,12 +20,12 @@ OF_LLVM = {"i8", "i16", "i32", "i64"}  # these alone are LLVM's types
 ENOUGH = 3
 EXCEPTIONS = {
     "oxide/__init__.py": "a static type checker and a star import read the public names",
-    "oxide/compiler/tile/number_types.py": "the types that the code itself computes with",
+    "oxide/compiler/tile/ir.py": "the types that the code itself computes with",
     "oxide/compiler/frontend/lowering/complex_numbers.py": "the types that a c64 holds: a rule of promotion",
     "oxide/compiler/frontend/lowering/total_builder.py": "the suffixes of LLVM's intrinsics",
     "oxide/compiler/primitives/table.py": "the types that numba-cuda's rule of floats knows",
     "oxide/compiler/interpreter/tensor.py": "the types in which NumPy sums products",
-    "oxide/driver/record_layout.py": "the fields of records, which are ctypes",
+    "oxide/driver/records.py": "the fields of records, which are ctypes",
     "oxide/interop/dlpack.py": "DLPack's own enumeration",
     "oxide/runtime/launching/building.py": "the words of a copy, of any type",
     "oxide/runtime/operations/strided_copy.py": "the words of a copy, of any type",

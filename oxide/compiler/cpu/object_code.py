@@ -6,21 +6,22 @@ inlined kernel. Their coordinates live in a structure on the stack, which LLVM p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
-from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
-from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.bounds.exits import share_exits
+from oxide.compiler.ir import half, parameters
 from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
-from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
+from oxide.compiler.ir.llvm import declared_once, header, host_machine, link, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import native_debugging
 from oxide.compiler.ir.values import Binary
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
@@ -29,12 +30,11 @@ from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
 from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
-from . import primitives
+from . import positions, primitives
 from .coroutines import coroutines, tensor_primitives
 from .libdevice import libm
-from .loop_free import is_loop_free
 from .masks import hidden_masks
-from .positions import positions
+from .positions import CHECKED_BLOCKS
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to a ``LAUNCH`` of
@@ -51,6 +51,37 @@ def entry_of(kernel: PortableKernel) -> str:
     if kernel.cooperative:
         return COOPERATIVE_ENTRY
     return LOOP_FREE_ENTRY if is_loop_free(kernel.module) else ENTRY
+
+
+_MAY_BLOCK = "oxide.print."  # standard output may be a pipe that is never read
+
+
+def is_loop_free(module: Module) -> bool:
+    """Returns whether no function of a module loops, recurses or prints: its threads end soon, whatever the arguments
+    and the contents of memory. A ``print`` may wait for the reader of standard output.
+
+    The CPU device runs such a kernel on the thread that waits for it, where Ctrl-C cannot end the kernel. The analysis
+    sees the kernel's IR without the loop around its threads. A loop with a constant number of iterations counts as a
+    loop, unless the front end has unrolled it.
+    """
+    if any(symbol.startswith(_MAY_BLOCK) for symbol in module.functions):
+        return False
+    if any(_has_cycle({block: block.successors for block in each.blocks.values()}) for each in module.defined):
+        return False
+    return not _has_cycle(
+        {
+            function.symbol: {operand.symbol for each in function.instructions for operand in each.operands}
+            for function in module.defined
+        }
+    )
+
+
+def _has_cycle(graph: Mapping[Any, Iterable[Any]]) -> bool:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def compile_native(
@@ -97,12 +128,11 @@ def _module(
     # With a seed, which chooses the schedule, each thread must be a coroutine, even in a kernel without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [
-        half.native_definitions(kernel.name, {*symbols, *tensor_primitives.conversions(symbols)}, target),
-        *extremes,
-    ]
+    converted = {*symbols, *tensor_primitives.conversions(symbols)}
+    half.check_f16(kernel.name, converted, target)
+    called += [half.definitions(converted, 0), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
-    support.append(debugging.native_definitions(symbols))
+    support.append(native_debugging(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)
     if suspends:
         support.append(coroutines.definitions(kernel, signature, kernel_id, entry))

@@ -1,26 +1,155 @@
-"""The description of a kernel: the checked arguments of ``@kernel``, without the results of compilation.
+"""A kernel as it is declared: the options of ``@kernel``, their checks, and the description with what else is known
+before any compilation.
 
-The kernel, its specializations, their fingerprint, the cache and the report of the checks all read this one object. It
-is frozen: two specializations of a kernel cannot see different options.
+To add an option, give it a field of ``Options``, with its default and, if it needs one, a check, and a parameter and a
+sentence in ``kernel`` (``runtime/launching/decorator.py``). A check raises ``CompileError`` at the kernel's first line
+for an impossible value. ``requires`` and ``configs`` are no fields: ``contracts`` checks the first, ``tuning`` the
+second.
+
+The kernel, its specializations, their fingerprint, the cache and the report of the checks all read one
+``KernelDescription``. It is frozen: two specializations of a kernel cannot see different options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, final
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
-from oxide.compiler.signature.annotations import Declared
-from oxide.compiler.signature.signature import Closed
+from oxide.compiler.signature.signature import Closed, Declared
 from oxide.compiler.signature.untyped_arguments import ArgumentType
-
-from .options import APART, Options
+from oxide.compiler.source.source import located
+from oxide.driver import sanitizing, tools
+from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.errors import CompileError
+from oxide.host.messages import written
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.tile_source import TileSource
+
+_MOST_ITEMS = 2**31 - 1
+
+
+_Refuse: TypeAlias = Callable[[str], CompileError]
+"""Makes the error for an impossible value of an option. Its argument follows the option and its value in the text."""
+
+
+def _block(block: int | tuple[int, ...] | None, refuse: _Refuse) -> Dim3 | None:
+    """Returns ``block`` as three sizes, or None. Refuses a block that no GPU can run."""
+    if block is None:
+        return None
+    sizes = _sizes(block)
+    if sizes is None:
+        raise refuse("; give one to three sizes of at least 1")
+    x, y, z = sizes
+    # Along x and y, a size is limited only by the number of threads in the block.
+    if x * y * z > MAX_THREADS_PER_BLOCK or z > MAX_BLOCK[2]:
+        most = f"a block has at most {MAX_THREADS_PER_BLOCK}, and at most {MAX_BLOCK[2]} along z"
+        raise refuse(f", {written(x * y * z)} threads; {most}")
+    return x, y, z
+
+
+def _cluster(cluster: int | tuple[int, ...] | None, refuse: _Refuse) -> Dim3 | None:
+    """Returns ``cluster`` as three numbers of blocks, or None. Refuses one that some GPU cannot run."""
+    if cluster is None:
+        return None
+    sizes = _sizes(cluster)
+    if sizes is None or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
+        found = f", {written(math.prod(sizes))} blocks" if sizes else ""
+        most = f"of blocks of at least 1, whose product is at most {MAX_BLOCKS_PER_CLUSTER}"
+        raise refuse(f"{found}; give one to three numbers {most}")
+    return sizes
+
+
+def _items(items: int | tuple[int, ...], refuse: _Refuse) -> Dim3:
+    """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
+    sizes = _sizes(items)
+    if sizes is None or max(sizes) > _MOST_ITEMS:
+        raise refuse(f"; give one to three numbers from 1 to {_MOST_ITEMS}")
+    return sizes
+
+
+def _max_registers(max_registers: int | None, refuse: _Refuse) -> int | None:
+    """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
+    if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
+        raise refuse("; a thread has 1 to 255")
+    return max_registers
+
+
+def _lineinfo(lineinfo: bool | None, refuse: _Refuse) -> bool:
+    """Returns whether a kernel gets line tables: ``lineinfo``, or for None the environment's setting."""
+    if lineinfo is not None and not isinstance(lineinfo, bool):
+        raise refuse("; give True, False or None")
+    return tools.lines_are_wanted() if lineinfo is None else lineinfo
+
+
+def _sizes(given: object) -> Dim3 | None:
+    """Returns the given one to three sizes, each at least 1, as three; None if anything else was given."""
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not 1 <= len(sizes) <= 3 or not all(_is_whole(size) and size >= 1 for size in sizes):
+        return None
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
+    return x, y, z
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+APART: Final[Mapping[str, bool]] = {"apart": True}
+"""Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Options:
+    """The options of a kernel, as ``checked`` returns them. ``kernel`` documents them."""
+
+    default_block: Dim3 | None = None
+    items_per_thread: Dim3 = (1, 1, 1)
+    fastmath: bool = False
+    fma: bool = True
+    unchecked: bool = False
+    deny_checks: bool = False
+    max_registers: int | None = None
+    cluster: Dim3 | None = None
+    lineinfo: bool = False
+    partial: bool = False
+    sanitize: frozenset[str] = field(default=frozenset(), metadata=APART)  # no sanitized code is in the cache
+
+
+_CHECKS: Final[Mapping[str, Callable[..., Any]]] = {
+    "block": _block,
+    "items_per_thread": _items,
+    "max_registers": _max_registers,
+    "cluster": _cluster,
+    "lineinfo": _lineinfo,
+}
+
+
+def checked(function: Callable[..., Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of ``Options`` for what a program gives, ``default_block`` for ``block``. Raises
+    ``CompileError``."""
+
+    def one(option: str, value: Any) -> Any:
+        def refuse(problem: str) -> CompileError:
+            return located(function, f"kernel {name}: {option} is {written(value)}{problem}")
+
+        return _CHECKS[option](value, refuse) if option in _CHECKS else value
+
+    found = {option: one(option, value) for option, value in given.items()}
+    if "sanitize" in found:
+        found["sanitize"] = sanitizing.kinds_of(found["sanitize"], name)
+    if "block" in found:
+        found["default_block"] = found.pop("block")
+    if found.get("unchecked") and found.get("deny_checks"):
+        # the first leaves out all bounds checks; the second requires that no check is left inside a loop
+        raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
+    return found
 
 
 @final

@@ -7,25 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
-from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.bounds.exits import share_exits
+from oxide.compiler.ir import half, parameters
+from oxide.compiler.ir.known_functions import QUOTIENTS, quotient
 from oxide.compiler.ir.lines import has_lines, move_lines, number_calls
-from oxide.compiler.ir.llvm import gpu_machine, header, optimise
+from oxide.compiler.ir.llvm import declared_once, gpu_machine, header, link, optimise
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
-from oxide.compiler.ir.spelling import identifier
-from oxide.compiler.ir.values import Constant, Value
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import ptx_debugging
+from oxide.compiler.ir.values import Constant, Value, identifier
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target, capability_of
 from oxide.errors import CompileError
 
-from . import lines, primitives, streaming, tensor
-from .as_specified import as_specified, hide_amounts, shifts
+from . import primitives, tensor
+from .assembly import Calls, as_specified, hide_amounts, shifts, with_calls
+from .expansions import expand, is_expanded
 from .libdevice import link_libdevice
-from .remainder import make_exact
 
 FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers. Architectures that this version does not know need a newer
@@ -82,7 +81,7 @@ def compile_ptx(
         block = kernel.persistent, 1, 1
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
-    calls: lines.Calls = []
+    calls: Calls = []
     has_shifts, located = any(shifts(kernel.module)), has_lines(kernel.module)
     if has_shifts or located:
         optimised = parse(str(module))
@@ -93,7 +92,7 @@ def compile_ptx(
         module = link([header(machine) + str(optimised)])
     ptx = as_specified(machine.emit_assembly(module))
     if located:
-        ptx = lines.with_calls(ptx, calls)
+        ptx = with_calls(ptx, calls)
     ptx += "".join(each.comment for each in maps)
     return Code(target, entry, ptx.encode(), kernel.shared.beyond_static, persistent=kernel.persistent)
 
@@ -124,14 +123,13 @@ def _module(
     _place_constants(edited)
     maps = tensor.take_maps(kernel, edited, signature)
     support = [
-        *streaming.hint(edited),
-        *make_exact(edited),
+        *expand(edited),
         _registers(),
         _fast_tanh(symbols, capability),
         _FAST_EXP2 if "__nv_fast_exp2f" in symbols else "",
         *_quotients(symbols),
-        debugging.ptx_definitions(symbols),
-        half.ptx_definitions(symbols, capability),
+        ptx_debugging(symbols),
+        half.definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, capability),
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),
@@ -155,7 +153,7 @@ def _needs_edits(module: Module) -> bool:
         has_lines(module)
         or any(symbol.startswith("oxide.constant") for symbol in module.globals)
         or tensor.copies_tiles(module)
-        or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
+        or any(map(is_expanded, module.instructions))
     )
 
 

@@ -31,8 +31,7 @@ from oxide.errors import ArgumentError, LaunchError
 from oxide.host import core
 from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.launching.untyped import argument_type_of, converts
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, sharing
+from oxide.runtime.memory.memory import Arc, DeviceBox, sharing
 from oxide.runtime.operations.operation import DeviceOperation
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def _slots(special: Specialization, *, lenient: bool) -> tuple[tuple[ParameterSl
 
 def captured_boxes(special: Specialization) -> tuple[DeviceBox, ...]:
     """Returns a box for each device array that the kernel names from outside, in the order of its hidden parameters;
-    see ``compiler/signature/captured.py``."""
+    see ``Captured`` in ``compiler/signature``."""
     found: tuple[DeviceBox, ...] | None = special.captured_boxes
     if found is None:
         found = tuple([_captured_box(special, captured) for captured in special.captured])

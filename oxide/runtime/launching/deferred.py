@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from oxide.host.core import current_turn
 from oxide.runtime.awaiting.loading import loaded_function
-from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.stops import Beside
 

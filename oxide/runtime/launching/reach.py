@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from oxide.compiler.signature.signature import NumbaParameter
 from oxide.runtime.launching.binding import words_for
 from oxide.runtime.launching.launch_config import threads_of
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:

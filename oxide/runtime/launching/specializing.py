@@ -14,11 +14,9 @@ import numpy as np
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.device_function import is_function
-from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
-from oxide.compiler.signature.signature import UntypedParameter
+from oxide.compiler.signature.signature import OpenFunction, OpenParameter, UntypedParameter
 from oxide.runtime.launching.untyped import argument_type_of, untyped_arguments
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:

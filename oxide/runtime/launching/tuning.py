@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.source.text import text_of
-from oxide.compiler.tile.number_types import DTYPES
+from oxide.compiler.source.source import text_of
+from oxide.compiler.tile.ir import DTYPES
 from oxide.errors import ArgumentError, OxideError, cell_of
 from oxide.host import disk
 from oxide.host.messages import written
@@ -34,8 +34,7 @@ from oxide.language.types import ScalarType
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import d2h, h2d
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
-from oxide.compiler.elementwise.accesses import ITEMS
+from oxide.compiler.elementwise import ITEMS
 from oxide.compiler.fusion.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
 from oxide.host.messages import byte_count
-from oxide.runtime.devices.launch_places import fused_place
+from oxide.runtime.devices.fault_records import fused_place
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.operations.chain import (
     ALIGNMENT,

@@ -27,8 +27,7 @@ from oxide.host.messages import written
 from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import require_stream
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled

@@ -12,8 +12,7 @@ from oxide.host.core import new_box
 from oxide.host.host_arrays import host_array
 from oxide.host.messages import dtype_name, written
 from oxide.language.types import f32
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, parse_shape, require_runtime
+from oxide.runtime.memory.memory import Arc, DeviceBox, parse_shape, require_runtime
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume
 from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe
 from oxide.runtime.submission.staging import upload

@@ -12,8 +12,7 @@ from oxide.host.core import new_box
 from oxide.host.messages import written
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import find_device, placed_number, require_placement
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_runtime
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_runtime
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.operations.transfers import copy_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext

@@ -16,7 +16,7 @@ from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import ArgumentError, GraphError
 from oxide.runtime.awaiting.loading import load_announced, loaded_function
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.runtime import Runtime, current_runtime
 from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.graph import rehearse

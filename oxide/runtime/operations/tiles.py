@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, final
 
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
-from oxide.runtime.memory.partition import parse_tile_shape
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
+from oxide.runtime.memory.strides import parse_tile_shape
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import OfBox, require_box
 from oxide.runtime.submission.submission import ExecutionContext

@@ -17,8 +17,8 @@ from oxide.host.messages import byte_count, dtype_name, written
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.devices.runtime import current_runtime
-from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import (
+    Arc,
     DeviceBox,
     Partition,
     number_of_elements,

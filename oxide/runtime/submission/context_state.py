@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oxide.runtime.devices.runtime import Device, Runtime
     from oxide.runtime.memory.allocation import Allocation
     from oxide.runtime.memory.memory import DeviceBox
-    from oxide.runtime.ordering.dead_work import Visible
+    from oxide.runtime.memory.reclaim import Visible
     from oxide.runtime.ordering.timeline import Timeline
 
 

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import final
 
+from oxide.host.core import current_turn
 from oxide.host.locks import RUNTIME_LOCK
-from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.stops import Stop
 
 

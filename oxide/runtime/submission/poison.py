@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.driver import sanitizing
-from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import Arc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.runtime.loop.turns import current_turn
+from oxide.host.core import current_turn
 
 if TYPE_CHECKING:
     from oxide.runtime.ordering.timeline import Mark

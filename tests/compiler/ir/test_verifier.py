@@ -119,20 +119,28 @@ def test_a_loop_is_accepted() -> None:
     [
         ("[ 0, %entry ], ", "", "one entry for each predecessor"),
         ("[ 0, %entry ]", "[ 0, %entry ], [ 1, %entry ]", "one entry for each predecessor"),
-        ("[ 0, %entry ]", "[ %next, %entry ]", "%next does not dominate its use"),
-        ("%next = add i64 %i, 1", "%next = add i64 %later, 1\n  %later = add i64 %i, 1", "%later does not dominate"),
-        ("br label %head", "br i1 true, label %head, label %done", "%next does not dominate its use"),
-        ("%next = add i64 %i, 1", "%next = add i64 %i, 1\n  %p = phi i64 [ 0, %entry ], [ 0, %head ]", "after other"),
-        ("  ret i64 %next", "  %x = add i64 %next, 1", "no terminator"),
-        ("ret i64 %next", "ret void\n  ret i64 %next", "middle of a block"),
-        ("ret i64 %next", "ret void", "returns another type"),
-        ("label %done\n", "label %entry\n", "enters the entry"),
-        ("icmp slt i64 %next, %n", "add i64 %next, %n", "no truth value"),
-        ("ret i64 %next", "%next = add i64 %n, 1\n  ret i64 %n", "defined twice"),
-        ("ret i64 %next", "%r = call i64 @g(i64 %next)\n  ret i64 %r", "@g is not in the module"),
-        ("ret i64 %next", "%r = load i64, ptr @g\n  ret i64 %r", "@g is not in the module"),
-        ("ret i64 %next", "ret i64 %next, !oxide.place !7", "!7, which does not exist"),
-        ("add i64 %i, 1", "phi i64 [ %i, %head ], [ %i, %entry ]", "%i does not dominate its use"),
+        ("[ 0, %entry ]", "[ %next, %entry ]", "does not dominate all uses!\n  %next"),
+        (
+            "%next = add i64 %i, 1",
+            "%next = add i64 %later, 1\n  %later = add i64 %i, 1",
+            "dominate all uses!\n  %later",
+        ),
+        ("br label %head", "br i1 true, label %head, label %done", "does not dominate all uses!\n  %next"),
+        (
+            "%next = add i64 %i, 1",
+            "%next = add i64 %i, 1\n  %p = phi i64 [ 0, %entry ], [ 0, %head ]",
+            "not grouped",
+        ),
+        ("  ret i64 %next", "  %x = add i64 %next, 1", "expected instruction opcode"),
+        ("ret i64 %next", "ret i64 0\n  ret i64 %next", "middle of a block"),
+        ("ret i64 %next", "ret void", "doesn't match function result type"),
+        ("label %done\n", "label %entry\n", "must not have predecessors"),
+        ("icmp slt i64 %next, %n", "add i64 %next, %n", "must have 'i1' type"),
+        ("ret i64 %next", "%next = add i64 %n, 1\n  ret i64 %n", "multiple definition of local value named 'next'"),
+        ("ret i64 %next", "%r = call i64 @g(i64 %next)\n  ret i64 %r", "undefined value '@g'"),
+        ("ret i64 %next", "%r = load i64, ptr @g\n  ret i64 %r", "undefined value '@g'"),
+        ("ret i64 %next", "ret i64 %next, !oxide.place !7", "undefined metadata '!7'"),
+        ("add i64 %i, 1", "phi i64 [ %i, %head ], [ %i, %entry ]", "does not dominate all uses!\n  %i"),
     ],
 )
 def test_broken_structure_is_refused(old: str, new: str, problem: str) -> None:
@@ -238,7 +246,7 @@ def test_objects_that_do_not_fit_together_are_refused(change: Any) -> None:
 
 
 def test_a_metadata_node_refers_to_nodes_that_exist() -> None:
-    with pytest.raises(InvalidIR, match="!0 refers to !1"):
+    with pytest.raises(InvalidIR, match="undefined metadata '!1'"):
         verify(parse('!0 = !{!"llvm.loop", !1}\n'))
 
 

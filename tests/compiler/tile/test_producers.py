@@ -12,7 +12,7 @@ import oxide
 from examples.tiles import gemm
 from oxide import bf16, d2h, f16, f32, h2d, i32, tile, zeros
 from oxide.compiler.tile import tile_source as source
-from oxide.compiler.tile.lowering import engine_rings, producer
+from oxide.compiler.tile.lowering import pipelines
 from oxide.compiler.tile.lowering.state import Lowering
 
 from .test_tensor_cores import numbers, plan
@@ -203,15 +203,7 @@ class TestSanitized:
         test_two_pipelines_and_values_that_other_warps_compute(256)
 
     def test_a_producer_that_does_not_wait_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fill = producer.FedRing._fill
-
-        def without_waits(ring: producer.FedRing, counter: str) -> None:
-            with monkeypatch.context() as inner:
-                inner.setattr(engine_rings, "call", lambda low, what, *more: what == "wait" or call(low, what, *more))
-                fill(ring, counter)
-
-        call = engine_rings.call
-        monkeypatch.setattr(producer.FedRing, "_fill", without_waits)
+        monkeypatch.setattr(pipelines.EngineRing, "_wait_until_read", lambda ring, copied, stage, turn: None)
         with pytest.raises(oxide.errors.BarrierError, match="waits for 1 arrivals and 0 bytes of copies"):
             faulty()
 
@@ -233,7 +225,7 @@ class TestSanitized:
 
 def test_a_gpu_gets_as_many_blocks_as_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.driver")
-    from oxide.driver.cuda import cooperative_launch, persistent
+    from oxide.driver.cuda import launches
 
     class Calls:
         CUresult = SimpleNamespace(CUDA_SUCCESS=0)
@@ -244,14 +236,18 @@ def test_a_gpu_gets_as_many_blocks_as_it_holds(monkeypatch: pytest.MonkeyPatch) 
             return 0, {1000: 1, 2000: 0}.get(given[-1], 2)
 
     calls = Calls()
-    monkeypatch.setattr(cooperative_launch, "driver", calls)
+    monkeypatch.setattr(launches, "driver", calls)
     properties = SimpleNamespace(multiprocessor_count=132)
-    monkeypatch.setattr(cooperative_launch.core, "Device", lambda number: SimpleNamespace(properties=properties))
-    blocks = persistent.PersistentBlocks(0, "handle", 384)
-    assert blocks.sizes((512, 1, 1), 1000) == ((132, 1, 1), (384, 1, 1))
-    assert blocks.sizes((512, 1, 1), 0) == ((264, 1, 1), (384, 1, 1))
-    assert blocks.sizes((100, 1, 1), 1000) == ((100, 1, 1), (384, 1, 1))
-    assert blocks.sizes((100, 1, 1), 2000) == ((1, 1, 1), (384, 1, 1)), "the launch will fail, and say why"
+    monkeypatch.setattr(launches.core, "Device", lambda number: SimpleNamespace(properties=properties))
+    function: Any = SimpleNamespace(device=0, handle="handle", persistent=384, resident={})
+
+    def sizes(blocks: int, shared_bytes: int) -> Any:
+        return launches.persistent_sizes(function, (blocks, 1, 1), shared_bytes)
+
+    assert sizes(512, 1000) == ((132, 1, 1), (384, 1, 1))
+    assert sizes(512, 0) == ((264, 1, 1), (384, 1, 1))
+    assert sizes(100, 1000) == ((100, 1, 1), (384, 1, 1))
+    assert sizes(100, 2000) == ((1, 1, 1), (384, 1, 1)), "the launch will fail, and say why"
     assert calls.asked == ("handle", 384, 1000, "handle", 384, 0, "handle", 384, 2000), "each asked once"
 
 

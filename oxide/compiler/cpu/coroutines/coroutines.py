@@ -40,11 +40,10 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
-from oxide.compiler.ir.files import ir_file, with_addresses
-from oxide.compiler.ir.llvm import header, run_passes
+from oxide.compiler.ir.llvm import header, ir_file, link, run_passes, with_addresses
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.primitives import threads, warps
 from oxide.compiler.primitives.effects import WAITING
@@ -53,7 +52,7 @@ from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
-from . import tensor_primitives, warpgroups
+from . import tensor_primitives
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -139,7 +138,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
     """Returns the primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     symbols = kernel.module.functions
-    polls = warpgroups.polls(symbols)
+    polls = tensor_primitives.polls(symbols)
     values = {
         "read_launch": ir_file(__file__, "read_launch.ll"),
         "entry": entry,

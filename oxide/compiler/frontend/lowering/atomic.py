@@ -7,17 +7,17 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language import atomic
 from oxide.language.types import ATOMIC
 
-from .common import check_value
+from .common import check_value, methods
 from .primitives import call_primitive
 from .registry import bound, lowering_registry, note, parameters, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, check_indices, element_of
+from .slices import SliceType, axes_inside, element_of
 from .types import HalfType, display
 
 _HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
@@ -50,26 +50,6 @@ def _type_of_setting(value: Any, context: Any) -> Any:
 @lowering_registry.lower_constant(SettingType)
 def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
-
-
-class _Methods(AttributeTemplate):  # type: ignore[misc]
-    def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _METHODS or (isinstance(kind, SliceType) and kind.kind != "atomic"):
-            return None
-        if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
-            note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
-            return None
-        return types.BoundFunction(_TEMPLATES[name], kind)
-
-
-@typing_registry.register_attr
-class SliceMethods(_Methods):
-    key = SliceType
-
-
-@typing_registry.register_attr
-class BlockArrayMethods(_Methods):
-    key = BlockArrayType
 
 
 def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
@@ -112,7 +92,7 @@ def _make_template(name: str) -> Any:
             if isinstance(kind, SliceType) and kind.ndim == 1 and not isinstance(index, types.Integer):
                 note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
                 return None
-            if not (check_indices if isinstance(kind, SliceType) else check_index)(kind, index):
+            if not check_index(kind, index):
                 return None
             values = [given[each] for each in required[1:]]
             if not all(check_value(kind.dtype, value) for value in values):
@@ -127,7 +107,14 @@ def _make_template(name: str) -> Any:
     return Method
 
 
-_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+def _has_atomics(kind: Any, name: str) -> bool:
+    if kind.kind == "LocalArray":
+        note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
+        return False
+    return isinstance(kind, BlockArrayType) or kind.kind == "atomic"
+
+
+methods(SliceType, BlockArrayType, has=_has_atomics, **{name: _make_template(name) for name in _METHODS})
 
 
 def _shown(kind: Any) -> str:

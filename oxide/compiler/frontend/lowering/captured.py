@@ -2,9 +2,8 @@
 
 The elements of a NumPy array are copied into the kernel at compile time. The kernel reads them as ``TABLE[i]`` or
 ``TABLE[row, column]``, and an index is checked as an index of a shared array is. A device array is a hidden parameter
-(``signature/captured.py``): lowered code gets its address from a call of ``oxide.captured.N``, where N is the object's
-``id``.
-"""
+(``Captured`` in ``signature``): lowered code gets its address from a call of ``oxide.captured.N``, where N is the
+object's ``id``."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate
 
-from oxide.compiler.ir.captured import CAPTURED
-from oxide.compiler.signature.captured import Captured, captured
+from oxide.compiler.ir.parameters import CAPTURED
+from oxide.compiler.signature.untyped_arguments import Captured, captured
 from oxide.language.types import of_dtype
 
 from .common import Named, address, has_length, readable, same_form

@@ -150,15 +150,20 @@ def attribute(kind: Any, name: str, type_of: Callable[[Any], Any]) -> Callable[[
     return register
 
 
-def methods(kind: Any, **templates: Any) -> None:
-    """Gives a type methods. ``templates`` maps the name of each to the template that types its calls."""
+def methods(*kinds: Any, has: Callable[[Any, str], bool] | None = None, **templates: Any) -> None:
+    """Gives types methods. ``templates`` maps the name of each to the template that types its calls. ``has(kind,
+    name)``
+    returns whether a type has the method; if not, it may add a note."""
+    for kind in kinds:
 
-    @typing_registry.register_attr
-    class Methods(AttributeTemplate):  # type: ignore[misc]
-        key = kind
+        @typing_registry.register_attr
+        class Methods(AttributeTemplate):  # type: ignore[misc]
+            key = kind
 
-        def generic_resolve(self, kind: Any, name: str) -> Any:
-            return types.BoundFunction(templates[name], kind) if name in templates else None
+            def generic_resolve(self, kind: Any, name: str) -> Any:
+                if name not in templates or (has is not None and not has(kind, name)):
+                    return None
+                return types.BoundFunction(templates[name], kind)
 
 
 # Elements, and the checks of their indices
@@ -185,8 +190,8 @@ def check_axes(what: str, axes: int, index: Any) -> bool:
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
     """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so that it is outside of
-    every slice. Sums and products of narrower integers are computed anew in 64 bits: an index that wrapped on its way is
-    outside, too."""
+    every slice. Sums and products of narrower integers are computed anew in 64 bits: an index that wrapped on its way
+    is outside, too."""
     return whole(builder, value, signed=kind.signed)
 
 

@@ -3,8 +3,8 @@
 Two typed integers have NumPy's common type, and the result wraps in it. Two kinds of integers have no type of their
 own:
 
-- A Python integer, which is a literal, or a variable that holds one (*open*). It takes the type of the typed number that
-  it meets. A literal must fit in that type.
+- A Python integer, which is a literal, or a variable that holds one (*open*). It takes the type of the typed number
+  that it meets. A literal must fit in that type.
 - A *place*: an index of a thread, a length, or the variable of a ``range``. To typed integers it is an ``i64``, and to
   floats a Python integer, so that ``dx * column`` is an f32 if ``dx`` is.
 
@@ -54,7 +54,7 @@ _SHIFTS: Final = (operator.lshift, operator.rshift)
 _POWERS: Final = (operator.pow, pow)
 _EXTREMES: Final = (min, max)
 _UNARY: Final = (operator.neg, operator.pos, operator.invert, abs)
-_SYMBOLS: Final = {
+_SYMBOLS: Final[dict[Any, str]] = {
     operator.add: "+",
     operator.sub: "-",
     operator.mul: "*",
@@ -254,8 +254,8 @@ def unify_integers(first: Any, second: Any) -> Any:
 
 
 def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for literals.
-    Tuples, and the functions that oxide types, keep them."""
+    """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for
+    literals. Tuples, and the functions that oxide types, keep them."""
     if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
         return args
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)

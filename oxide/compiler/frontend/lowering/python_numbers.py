@@ -8,8 +8,8 @@ numba-cuda rounds a power whose exponent is known at run time to an f64. Kernels
 numba-cuda's behaviour.
 
 numba-cuda branches around a division by zero, and around a division of the least integer by -1. Here, the total
-division (``compiler/ir/total.py``) covers both cases by selecting another divisor. The selection does not depend on the
-dividend, so a loop with one divisor selects it once.
+division (``compiler/ir/known_functions.py``) covers both cases by selecting another divisor. The selection does not
+depend on the dividend, so a loop with one divisor selects it once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.ir import decimal_rounding
+from oxide.compiler.ir.known_functions import ROUND_DECIMALS
 from oxide.compiler.signature.device_function import device
 from oxide.language.types import i64, u64
 
@@ -149,8 +149,8 @@ def _compare_mixed(function: Any) -> Any:
 
 
 for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
-    for _operator in COMPARISONS:
-        lowering_registry.lower(_operator, *_mixed)(_compare_mixed(_operator))
+    for _comparison in COMPARISONS:
+        lowering_registry.lower(_comparison, *_mixed)(_compare_mixed(_comparison))
 for _function in _EXTREMES:
     for _first in (types.float32, types.float64):  # exact types take precedence over numba-cuda's own lowering
         for _second in (types.float32, types.float64):
@@ -214,7 +214,7 @@ def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> An
     kind, double = sig.args[0], types.float64
     number = context.cast(builder, args[0], kind, double)
     digits = context.cast(builder, args[1], sig.args[1], types.int64)
-    return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
+    return context.cast(builder, call(builder, ROUND_DECIMALS, number.type, number, digits), double, kind)
 
 
 for _kind in (types.float32, types.float64):  # exact types take precedence over numba's own lowering

@@ -170,5 +170,5 @@ class Unroll(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(unroll, types.RangeType)
 def _lower_unroll(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    call(builder, "oxide.unroll", ir.VoidType())  # marks the loop for ``compiler/ir/marked_loops.py``
+    call(builder, "oxide.unroll", ir.VoidType())  # marks the loop for ``compiler/ir/portable.py``
     return args[0]

@@ -2,7 +2,7 @@
 wider than its operands.
 
 Before inference, each function is rewritten so that each of its expressions has a line number of its own
-(``check/numbering.py``). So the line of an instruction identifies the instruction's expression.
+(``check/rewritten.py``). So the line of an instruction identifies the instruction's expression.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba.cuda import types
 from numba.cuda import utils as numba_utils
 from numba.cuda.core import ir as numba_ir
 
-from oxide.compiler.check.numbering import Numbered, numbered
+from oxide.compiler.check.rewritten import Numbered, numbered
+from oxide.compiler.source.faults import Widening
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
-from oxide.compiler.source.widening import Widening
 
 from .captured import ConstantArrayType
 from .complex_numbers import COMPLEX_LITERAL, complex_of

@@ -17,9 +17,8 @@ from llvmlite import ir
 from numba.cuda import cgutils, debuginfo, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.ir import clearing
-from oxide.compiler.ir.local_memory import array_name
-from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
+from oxide.compiler.ir.known_functions import LARGE_ARRAY, clearing_function, word_bits
+from oxide.compiler.ir.primitives import LEAST_ALIGNMENT, array_name
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .common import (
@@ -35,6 +34,7 @@ from .common import (
 )
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
+from .slices import SliceType, check_indices
 from .types import PLACE, display
 
 _WORD = ir.IntType(64)
@@ -64,6 +64,11 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
 
 
 address(BlockArrayType)
+
+
+def is_shared(kind: Any) -> bool:
+    """Returns whether a type is that of a static shared array."""
+    return isinstance(kind, BlockArrayType) and kind.kind == "SharedArray"
 
 
 def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
@@ -124,15 +129,15 @@ def local_memory(context: Any, builder: Any, element: Any, count: int, alignment
     alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
     size = count * context.get_abi_sizeof(element)
     name = array_name(_number(), size)
-    if count < clearing.LARGE:
+    if count < LARGE_ARRAY:
         memory = cgutils.alloca_once(builder, kind, name=name)
     else:
-        bits = clearing.word_bits(size, alignment)
+        bits = word_bits(size, alignment)
         with debuginfo.suspend_emission(builder), builder.goto_entry_block():
             memory = builder.alloca(kind, name=name)
             address = builder.bitcast(memory, _BYTE_POINTER)
             words = ir.Constant(_WORD, size * 8 // bits)
-            call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
+            call_primitive(builder, ir.VoidType(), clearing_function(bits), (address, words))
     memory.align = alignment
     return memory
 
@@ -168,7 +173,9 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
+    """Returns whether the type of an index fits an array or a slice. If not, adds a note with the reason."""
+    if isinstance(kind, SliceType):
+        return check_indices(kind, index)
     return check_axes(kind.shown, kind.ndim, index)
 
 

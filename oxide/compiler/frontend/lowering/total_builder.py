@@ -3,8 +3,8 @@ to an integer, is defined for every input.
 
 LLVM may assume that an undefined operation does not happen. It could then remove the bounds check of an index that such
 an operation computes. So sums wrap here, and a shift by too many bits, a division by zero and a conversion out of range
-have defined results. For shifts and divisions, the builder calls functions that ``compiler/ir/total.py`` defines,
-unless the right operand is a constant for which LLVM's own instruction is defined.
+have defined results. For shifts and divisions, the builder calls functions that ``compiler/ir/known_functions.py``
+defines, unless the right operand is a constant for which LLVM's own instruction is defined.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import ir as numba_ir
 
-from oxide.compiler.ir.instructions import FAST
-from oxide.compiler.ir.total import function_name
+from oxide.compiler.ir.known_functions import FAST, total_function
 
 from .registry import session
 from .types import operation_of
@@ -42,7 +41,7 @@ def _total(operation: str) -> Any:
         if _is_harmless(operation, rhs):
             return plain(self, lhs, rhs, name)
         kind = ir.FunctionType(lhs.type, (lhs.type, lhs.type))
-        function = cgutils.get_or_insert_function(self.module, kind, function_name(operation, str(lhs.type)))
+        function = cgutils.get_or_insert_function(self.module, kind, total_function(operation, str(lhs.type)))
         return self.call(function, (lhs, rhs), name)
 
     return build

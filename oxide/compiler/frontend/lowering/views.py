@@ -20,7 +20,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core.imputils import RefType as Ownership
 from numba.cuda.core.imputils import iternext_impl
 from numba.cuda.typeconv import Conversion
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language.views import zip_exact
 
@@ -36,6 +36,7 @@ from .common import (
     in_bounds,
     index_parts,
     load_unchecked,
+    methods,
     optional,
     readable,
     same_form,
@@ -179,24 +180,20 @@ def _view(name: str, parameters: tuple[str, ...], result: Callable[[SliceType], 
     return View
 
 
-_VIEWS = {
-    "row": _view("row", ("i",), lambda kind: VectorViewType(kind.dtype, kind.parameter, contiguous=True)),
-    "col": _view("col", ("j",), lambda kind: VectorViewType(kind.dtype, kind.parameter, contiguous=False)),
-    "tile": _view("tile", ("row", "col", "rows", "cols"), lambda kind: TileViewType(kind.dtype, kind.parameter)),
-}
+def _has_views(kind: Any, name: str) -> bool:
+    if kind.kind == "slice" and kind.ndim == 2:
+        return True
+    note(f"{kind.parameter} is a {kind.shown}, which has no .{name}: only a Slice2 has")
+    return False
 
 
-@typing_registry.register_attr
-class SliceViews(AttributeTemplate):  # type: ignore[misc]
-    key = SliceType
-
-    def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _VIEWS:
-            return None
-        if kind.kind != "slice" or kind.ndim != 2:
-            note(f"{kind.parameter} is a {kind.shown}, which has no .{name}: only a Slice2 has")
-            return None
-        return types.BoundFunction(_VIEWS[name], kind)
+methods(
+    SliceType,
+    has=_has_views,
+    row=_view("row", ("i",), lambda kind: VectorViewType(kind.dtype, kind.parameter, contiguous=True)),
+    col=_view("col", ("j",), lambda kind: VectorViewType(kind.dtype, kind.parameter, contiguous=False)),
+    tile=_view("tile", ("row", "col", "rows", "cols"), lambda kind: TileViewType(kind.dtype, kind.parameter)),
+)
 
 
 @lowering_registry.lower("oxide.slice.row", SliceType, types.Integer)
