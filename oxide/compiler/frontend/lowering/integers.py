@@ -264,7 +264,8 @@ def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _is_oxides(function: Any) -> bool:
     """Returns whether oxide types the calls of a function."""
     templates = function.templates if isinstance(function, types.Function) else [getattr(function, "template", None)]
-    return any(getattr(template, "__module__", "").startswith("oxide.") for template in templates)
+    classes = [each for template in templates for each in getattr(template, "__mro__", (template,))]
+    return any(getattr(each, "__module__", "").startswith("oxide.") for each in classes)
 
 
 # Lowering
