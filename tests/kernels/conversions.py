@@ -1,7 +1,7 @@
 """The conversions of ``oxide_kernels``, and the kernels whose PTX shows whether one of them is needed.
 
-A conversion that gives the same PTX when it is left out is noise: the arithmetic already has that type. As a program,
-``python -m tests.kernels.conversions``, prints each such conversion with its place.
+A conversion is noise if the kernels have the same instructions without it: the arithmetic already has that type. As a
+program, ``python -m tests.kernels.conversions``, prints each such conversion with its place.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 import ast
 import importlib
 import itertools
+import linecache
+import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oxide import CompileError, Slice, bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u8, u16, u32, u64
+import oxide
+from oxide import CompileError, bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u32, u64
 from oxide.language.types import SCALARS
 
 PACKAGE = Path(__file__).parent.parent.parent / "oxide_kernels"
@@ -75,7 +79,8 @@ def _without(source: str, call: ast.Call) -> str:
     starts = [0, *itertools.accumulate(map(len, lines))]
 
     def place(line: int | None, column: int | None) -> int:
-        assert line is not None and column is not None
+        assert line is not None
+        assert column is not None
         return starts[line - 1] + column
 
     (argument,) = call.args
@@ -98,21 +103,28 @@ class Library:
     def write(self, module: str, source: str) -> None:
         (self._folder / self.name / f"{module}.py").write_text(source)
 
-    def code(self, module: str) -> Iterator[str]:
-        """Yields the PTX of the kernels that reach a module, without places in the source."""
+    def code(self, module: str) -> Iterator[Counter[str]]:
+        """Yields the instructions of each kernel that reaches a module: how often each occurs, whatever its registers,
+        because a conversion that computes nothing may still change the order in which LLVM writes instructions."""
         sys.path.insert(0, str(self._folder))
         importlib.invalidate_caches()
         try:
             for made in KERNELS[module](lambda name: importlib.import_module(f"{self.name}.{name}")):
-                yield "\n".join(
-                    line for line in made().splitlines() if not line.lstrip().startswith((".loc", ".file", "//"))
-                )
+                yield Counter(_REGISTER.sub("%", line) for line in made().splitlines() if _is_instruction(line))
         except CompileError as error:
-            yield f"refused: {error}"
+            yield Counter({f"refused: {error}": 1})
         finally:
             sys.path.remove(str(self._folder))
             for name in [name for name in sys.modules if name.partition(".")[0] == self.name]:
                 del sys.modules[name]
+
+
+_REGISTER = re.compile(r"%\w+|-?\d{15,}")
+"""Registers, and the numbers of places in the source, which faults are told by."""
+
+
+def _is_instruction(line: str) -> bool:
+    return line.startswith("\t") and not line.lstrip().startswith((".", "//"))
 
 
 def noise(module: str) -> list[Conversion]:
@@ -205,10 +217,6 @@ _count = itertools.count()
 
 
 def _defined(source: str, names: dict[str, Any]) -> Any:
-    import linecache
-
-    import oxide
-
     file = f"<conversions {next(_count)}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     scope = {**{name: getattr(oxide, name) for name in oxide.__all__}, **names}
