@@ -51,6 +51,7 @@ class Uses:
 
     index_1d: bool = False
     index_2d: bool = False
+    index_3d: bool = False
     width: Uniform = None
     numba_cuda: bool = False
     """True if the kernel names an object of numba-cuda."""
@@ -245,6 +246,8 @@ class _Body:
             self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
+        elif called is thread.index_3d:
+            self.uses.index_3d = True
 
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
@@ -486,7 +489,8 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
+        without = thread.index_1d, thread.index_3d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid
+        if called in without and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
@@ -495,8 +499,11 @@ class _Body:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
     def _index_2d(self, node: ast.Call) -> None:
-        if len(node.args) != 1 or node.keywords:
+        if len(node.args) > 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
+        self.uses.index_2d = True
+        if not node.args:
+            return  # the front end refuses the index for outputs that need the width
         width = self._uniform(node.args[0])
         if width is not None and width[0] not in ("parameter", "constant"):
             width = None
@@ -511,14 +518,12 @@ class _Body:
                 "two threads could then reach the same element; use a kernel parameter that is never assigned to, a "
                 f"constant, or {self._width_of_matrix()} written in the call",
             )
-        if self.uses.index_2d and self.uses.width != width:
-            assert self.uses.width is not None
+        if self.uses.width is not None and self.uses.width != width:
             raise self._error(
                 node,
                 f"thread.index_2d is called with width {width[1]} here and {self.uses.width[1]} elsewhere in kernel "
                 f"{self.kernel}; two threads could then reach the same element: use one width in a kernel",
             )
-        self.uses.index_2d = True
         self.uses.width = width
         for matrix in filter(None, map(self._parameter, self.values)):
             if matrix.is_matrix and width[1] == matrix.lengths[0]:
