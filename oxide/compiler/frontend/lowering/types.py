@@ -182,6 +182,16 @@ def conversion_problem(target: Any, value: Any) -> str | None:
     integer type may not be stored either. Integers that are computed at run time are stored as NumPy's ``same_kind``
     allows: they are narrowed, and wrap, but a signed integer is not stored as an unsigned one.
     """
+    plain = types.unliteral(value)
+    whole = isinstance(plain, types.Integer) and isinstance(target, types.Integer)
+    if whole and plain.signed and not target.signed and not isinstance(value, types.IntegerLiteral | WeakInteger):
+        return f"the value is {display(value)}, which may be negative; convert it, as in {display(target)}(x)"
+    return assignment_problem(target, value)
+
+
+def assignment_problem(target: Any, value: Any) -> str | None:
+    """Does what ``conversion_problem`` does for an assignment to a local variable that is annotated as ``target``. The
+    annotation is the author's word that a signed integer may become an unsigned one."""
     name, plain = display(target), types.unliteral(value)
     if not isinstance(plain, types.Number | types.Boolean):
         advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
@@ -197,9 +207,6 @@ def conversion_problem(target: Any, value: Any) -> str | None:
                 f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
                 f"{name}({number}) wraps"
             )
-    whole = isinstance(plain, types.Integer) and isinstance(target, types.Integer)
-    if whole and plain.signed and not target.signed and not isinstance(value, types.IntegerLiteral | WeakInteger):
-        return f"the value is {display(value)}, which may be negative; convert it, as in {name}(x)"
     return None
 
 
