@@ -250,6 +250,14 @@ def stored(target: ScalarType, value: Operand) -> str | None:
     stored either. Integers that are computed at run time are stored as NumPy's ``same_kind`` allows: they are narrowed,
     and wrap, but a signed integer is not stored as an unsigned one.
     """
+    if value.scalar.kind == "i" and target.kind == "u" and value.weak is None:
+        return f"the value is {value.scalar.name}, which may be negative; convert it, as in {target.name}(x)"
+    return annotated(target, value)
+
+
+def annotated(target: ScalarType, value: Operand) -> str | None:
+    """Does what ``stored`` does for an assignment to a variable that is annotated as ``target``. The annotation is the
+    author's word that a signed integer may become an unsigned one."""
     name, given = target.name, value.scalar
     if given.kind == "c" and target.kind != "c":
         return f"the value is {given.name}; take its .real or abs(...) of it"
@@ -261,6 +269,4 @@ def stored(target: ScalarType, value: Operand) -> str | None:
             f"the value is {value.value}, which does not fit; {name} holds {low} to {high}, and {name}({value.value}) "
             "wraps"
         )
-    if given.kind == "i" and target.kind == "u" and value.weak is None:
-        return f"the value is {given.name}, which may be negative; convert it, as in {name}(x)"
     return None

@@ -191,11 +191,20 @@ def operand_of(kind: Any) -> Operand:
 def conversion_problem(target: Any, value: Any) -> str | None:
     """Returns the reason why a value of type ``value`` may not be stored as the scalar type ``target``. Returns None if
     it may be stored, by the rule of ``promotion.stored``."""
+    return _no_number(value) or promotion.stored(operand_of(target).scalar, operand_of(value))
+
+
+def assignment_problem(target: Any, value: Any) -> str | None:
+    """Does what ``conversion_problem`` does for an assignment to a local variable that is annotated as ``target``."""
+    return _no_number(value) or promotion.annotated(operand_of(target).scalar, operand_of(value))
+
+
+def _no_number(value: Any) -> str | None:
     plain = types.unliteral(value)
-    if not isinstance(plain, types.Number | types.Boolean):
-        advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
-        return f"the value is {display(value)}{advice}"
-    return promotion.stored(operand_of(target).scalar, operand_of(value))
+    if isinstance(plain, types.Number | types.Boolean):
+        return None
+    advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
+    return f"the value is {display(value)}{advice}"
 
 
 def display(numba_type: Any) -> str:
