@@ -185,6 +185,8 @@ class _Body:
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
+        self.annotated: dict[str, ScalarType] = {}
+        """The types of the annotated local variables that were visited."""
 
     def check_once(self, values: dict[str, Uniform]) -> None:
         """Does what ``check`` does, unless the function has passed with the same ``values``."""
@@ -294,10 +296,13 @@ class _Body:
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
                 self._check_iterated(iterated)
-            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+            case ast.AnnAssign(value=value):
                 if value is not None:
                     self._visit(value)
-                raise self._error(node, self._annotated(target, annotation, value))
+                problem = self._problem_with_annotation(node)
+                if problem is not None:
+                    raise self._error(node, problem)
+                return
             case ast.Attribute() | ast.Subscript():
                 self._check_element(node)
                 self._check_axes(node)
@@ -380,15 +385,23 @@ class _Body:
             return advice.of_loop(node, advice.indexed(shown, parameter.ndim, length=length, element=element))
         return advice.of_loop(node, advice.indexed(shown, parameter.ndim) if parameter.ndim > 1 else "")
 
-    def _annotated(self, target: ast.expr, annotation: ast.expr, value: ast.expr | None) -> str:
-        """Returns the error for an annotated assignment."""
-        name, kind = ast.unparse(target), self._resolve(annotation)
-        if value is None:
-            return f"{name}: {ast.unparse(annotation)} assigns nothing: leave this line out"
-        shown = ast.unparse(value)
-        dtype = ast.unparse(annotation) if isinstance(kind, ScalarType) else dtype_name(kind)
-        instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
-        return f"an annotation converts nothing inside a kernel: write {instead}"
+    def _problem_with_annotation(self, node: ast.AnnAssign) -> str | None:
+        """Returns the error for an annotated assignment, or None if each assignment converts to the annotated type."""
+        name, kind, shown = ast.unparse(node.target), self._resolve(node.annotation), ast.unparse(node.annotation)
+        if not isinstance(node.target, ast.Name):
+            value = "…" if node.value is None else ast.unparse(node.value)
+            instead = f"{shown}({value})" if isinstance(kind, ScalarType) else value
+            return f"only a local variable has an annotation in a kernel: write {name} = {instead}"
+        if name in self.parameters:
+            return f"{name} is a parameter, and its type is that of the call: annotate a variable of another name"
+        if not isinstance(kind, ScalarType):
+            dtype = dtype_name(kind)
+            return f"{name}: {shown} is no scalar type of kernels: write " + (
+                f"{name}: {dtype}" if dtype is not None else f"one, as in {name}: f32, or leave the annotation out"
+            )
+        if self.annotated.setdefault(name, kind) is not kind:
+            return f"{name} is annotated as {self.annotated[name].name} before: a variable has one type"
+        return None
 
     def _parameter(self, name: str) -> Parameter | None:
         """Returns the slice parameter that a local name stands for, and None for any other name."""
