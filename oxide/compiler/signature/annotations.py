@@ -48,11 +48,14 @@ def parse_parameters(
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
-        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise refused_parameter(
-                function, name, parameter.name, f"{parameter.name} must be an ordinary one, without * or /"
-            )
-        if adopted or parameter.annotation is inspect.Parameter.empty:
+        untyped = adopted or parameter.annotation is inspect.Parameter.empty
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and untyped:
+            problem = f"{parameter.name} is given by name alone, as those of typed kernels may be: annotate it"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+            problem = f"{parameter.name} must be an ordinary one, without /, and none of *args and **kwargs"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if untyped:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -63,7 +66,8 @@ def parse_parameters(
 def default_values(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the defaults of a function's parameters by name."""
     code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
-    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return dict(zip(names, defaults, strict=True)) | (getattr(function, "__kwdefaults__", None) or {})
 
 
 @final

@@ -363,10 +363,12 @@ class ConfiguredKernel(core.ConfiguredKernel):
         kernel = self._kernel
         launches = _launches_of(kernel)
         try:
-            if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+            named = kernel.by_position < len(kernel.parameters)
+            if kwargs or named or (kernel.defaults and len(args) < len(kernel.parameters)):
                 args = kernel.positional(args, kwargs)
             plan = launches.only or launches.plan_for(kernel, args)
-            self._plan = launches.latest
+            if not named:  # else each call comes here, which refuses arguments by position
+                self._plan = launches.latest
             return KernelLaunch(kernel, self._config, args, plan)
         except CompilesLater:
             return self._deferred(args)
@@ -382,7 +384,7 @@ class ConfiguredKernel(core.ConfiguredKernel):
         known = [check(kernel, each, given) for each, given in zip(kernel.parameters, arguments, strict=True)]
         from oxide.runtime.launching.deferred import DeferredLaunch  # few launches need it
 
-        return DeferredLaunch(kernel.name, partial(self, *arguments), parts, tuple(known))
+        return DeferredLaunch(kernel.name, partial(kernel.called, self, arguments), parts, tuple(known))
 
     def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
