@@ -99,6 +99,7 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     wgmma,
 )
 from .lowering.total_builder import TotalBuilder, lower_fused
+from .lowering.whole_numbers import end_of_chain, goes_on
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """A kernel's semantics. ``"oxide"`` has the semantics of oxide's typed vocabulary. ``"mixed"`` has them too, and also
@@ -550,6 +551,13 @@ class _Lower(_TotalLower):
         if inst.vararg is not None:  # Python passes more than 30 arguments as a tuple
             values += cgutils.unpack_tuple(self.builder, self.loadvar(inst.vararg.name))
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
+
+    def lower_expr(self, resty: Any, expr: Any) -> Any:
+        value = super().lower_expr(resty, expr)
+        if expr.op in ("binop", "inplace_binop", "unary", "call") and not session().numba_style:
+            function = self.typeof(expr.func.name) if expr.op == "call" else expr.fn
+            return value if goes_on(function) else end_of_chain(self.builder, value)
+        return value
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         if session().fma:
