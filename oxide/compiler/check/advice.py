@@ -119,7 +119,7 @@ def undefined(name: str, known: Iterable[str]) -> str:
 
 def similar(name: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean …?`` if a known name resembles this one, else an empty string."""
-    near = sorted(difflib.get_close_matches(name, set(known), 2, 0.75))
+    near = sorted(difflib.get_close_matches(name, set(known), 3, 0.75))
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -30,7 +30,9 @@ _OPERATORS = {
     "is_": "is", "is_not": "is not", "not_": "not",
 }  # fmt: skip
 
-_NAMES = {"int": "i64", "none": "None"} | {scalar.dtype_name: name for name, scalar in SCALARS.items()}
+_NAMES = {"int": "i64", "none": "None", "place": "i64", "open_integer": "i64", "open_float": "f64"} | {
+    scalar.dtype_name: name for name, scalar in SCALARS.items()
+}
 
 
 Node: TypeAlias = ast.expr | ast.stmt | None

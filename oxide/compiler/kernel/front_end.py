@@ -129,7 +129,8 @@ def _facts(
     needs = LaunchNeeds(
         index_1d=uses.index_1d,
         index_2d=uses.index_2d,
-        own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
+        index_3d=uses.index_3d,
+        own_elements=(uses.index_1d or uses.index_2d or uses.index_3d) and not uses.other_elements,
         unchecked=kernel.unchecked or uses.numba_cuda or uses.unchecked,
         width=width if isinstance(width, int | str) else None,
         dynamic_shared=portable.shared.dynamic,
@@ -160,6 +161,7 @@ def _elementwise(
         "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
             needs.index_1d or needs.index_2d
         ),
+        "it uses thread.index_3d()": needs.index_3d,
         "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
         "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
         "it limits its registers": kernel.max_registers is not None,
