@@ -51,9 +51,12 @@ class Uses:
 
     index_1d: bool = False
     index_2d: bool = False
+    index_3d: bool = False
     width: Uniform = None
+    arrays: bool = False
+    """True if a parameter is an array of numba-cuda, which a loop goes over, and whose slices are views."""
     numba_cuda: bool = False
-    """True if the kernel names an object of numba-cuda."""
+    """True if the kernel names an object of numba-cuda, or takes an array of numba-cuda."""
     sync_grid: bool = False
     unchecked: bool = False
     """True if the kernel uses ``unchecked`` or ``unchecked_mut``."""
@@ -96,7 +99,8 @@ def check(
     In a kernel with numba-cuda's semantics, only the widths, the numbers of arguments and ``unroll`` are checked: numba
     reports everything else.
     """
-    uses = Uses()
+    arrays = any(isinstance(each, NumbaParameter) for each in parameters)
+    uses = Uses(arrays=arrays, numba_cuda=arrays)
     values: dict[str, Uniform] = {}
     for parameter in parameters:
         values[parameter.name] = _shared_by_threads(parameter)
@@ -184,6 +188,8 @@ class _Body:
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
+        self.annotated: dict[str, ScalarType] = {}
+        """The types of the annotated local variables that were visited."""
 
     def check_once(self, values: dict[str, Uniform]) -> None:
         """Does what ``check`` does, unless the function has passed with the same ``values``."""
@@ -245,6 +251,8 @@ class _Body:
             self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
+        elif called is thread.index_3d:
+            self.uses.index_3d = True
 
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
@@ -268,7 +276,7 @@ class _Body:
             return
         self._note_attribute(node)
         problem = refused(node) or UNSUPPORTED.get(type(node))
-        if problem is not None:
+        if problem is not None and not (self.uses.arrays and isinstance(node, ast.Slice | ast.Subscript)):
             raise self._error(node, problem)
         match node:
             case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
@@ -289,12 +297,15 @@ class _Body:
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
-            case ast.For(iter=iterated):
+            case ast.For(iter=iterated) if not self.uses.arrays:
                 self._check_iterated(iterated)
-            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+            case ast.AnnAssign(value=value):
                 if value is not None:
                     self._visit(value)
-                raise self._error(node, self._annotated(target, annotation, value))
+                problem = self._problem_with_annotation(node)
+                if problem is not None:
+                    raise self._error(node, problem)
+                return
             case ast.Attribute() | ast.Subscript():
                 self._check_element(node)
                 self._check_axes(node)
@@ -377,15 +388,23 @@ class _Body:
             return advice.of_loop(node, advice.indexed(shown, parameter.ndim, length=length, element=element))
         return advice.of_loop(node, advice.indexed(shown, parameter.ndim) if parameter.ndim > 1 else "")
 
-    def _annotated(self, target: ast.expr, annotation: ast.expr, value: ast.expr | None) -> str:
-        """Returns the error for an annotated assignment."""
-        name, kind = ast.unparse(target), self._resolve(annotation)
-        if value is None:
-            return f"{name}: {ast.unparse(annotation)} assigns nothing: leave this line out"
-        shown = ast.unparse(value)
-        dtype = ast.unparse(annotation) if isinstance(kind, ScalarType) else dtype_name(kind)
-        instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
-        return f"an annotation converts nothing inside a kernel: write {instead}"
+    def _problem_with_annotation(self, node: ast.AnnAssign) -> str | None:
+        """Returns the error for an annotated assignment, or None if each assignment converts to the annotated type."""
+        name, kind, shown = ast.unparse(node.target), self._resolve(node.annotation), ast.unparse(node.annotation)
+        if not isinstance(node.target, ast.Name):
+            value = "…" if node.value is None else ast.unparse(node.value)
+            instead = f"{shown}({value})" if isinstance(kind, ScalarType) else value
+            return f"only a local variable has an annotation in a kernel: write {name} = {instead}"
+        if name in self.parameters:
+            return f"{name} is a parameter, and its type is that of the call: annotate a variable of another name"
+        if not isinstance(kind, ScalarType):
+            dtype = dtype_name(kind)
+            return f"{name}: {shown} is no scalar type of kernels: write " + (
+                f"{name}: {dtype}" if dtype is not None else f"one, as in {name}: f32, or leave the annotation out"
+            )
+        if self.annotated.setdefault(name, kind) is not kind:
+            return f"{name} is annotated as {self.annotated[name].name} before: a variable has one type"
+        return None
 
     def _parameter(self, name: str) -> Parameter | None:
         """Returns the slice parameter that a local name stands for, and None for any other name."""
@@ -486,7 +505,8 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
+        without = thread.index_1d, thread.index_3d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid
+        if called in without and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
@@ -495,8 +515,11 @@ class _Body:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
     def _index_2d(self, node: ast.Call) -> None:
-        if len(node.args) != 1 or node.keywords:
+        if len(node.args) > 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
+        self.uses.index_2d = True
+        if not node.args:
+            return  # the front end refuses the index for outputs that need the width
         width = self._uniform(node.args[0])
         if width is not None and width[0] not in ("parameter", "constant"):
             width = None
@@ -511,14 +534,12 @@ class _Body:
                 "two threads could then reach the same element; use a kernel parameter that is never assigned to, a "
                 f"constant, or {self._width_of_matrix()} written in the call",
             )
-        if self.uses.index_2d and self.uses.width != width:
-            assert self.uses.width is not None
+        if self.uses.width is not None and self.uses.width != width:
             raise self._error(
                 node,
                 f"thread.index_2d is called with width {width[1]} here and {self.uses.width[1]} elsewhere in kernel "
                 f"{self.kernel}; two threads could then reach the same element: use one width in a kernel",
             )
-        self.uses.index_2d = True
         self.uses.width = width
         for matrix in filter(None, map(self._parameter, self.values)):
             if matrix.is_matrix and width[1] == matrix.lengths[0]:

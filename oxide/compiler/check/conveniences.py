@@ -100,8 +100,8 @@ class Conveniences(BlockTransformer):
         before = len(self._before)
         try:
             match node:
-                case ast.Assign() | ast.AugAssign() | ast.Return() | ast.Expr() if node.value and _has_walrus(
-                    node.value
+                case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.Expr() if (
+                    node.value and _has_walrus(node.value)
                 ):
                     node.value = self._lifted(node.value)
                 case ast.If() | ast.Assert() if _has_walrus(node.test):

@@ -292,16 +292,15 @@ class DisjointSlice(Array):
     def get_mut(self, index: ThreadIndex) -> Any:
         if self._sides:
             return self._whole_tile(index)
-        if len(self.shape) == 2 and index.width is not None:
-            thread = current()
-            return Ref(self, (thread.place(1), thread.place(0)), self.shape)
+        if len(self.shape) == index.axes > 1:
+            return Ref(self, tuple(current().place(axis) for axis in reversed(range(index.axes))), self.shape)
         return Ref(self, (index.number,), (math.prod(self.shape),))
 
     def _grid(self, index: ThreadIndex) -> tuple[int, int, int]:
         """Returns the first row of this thread's tile, its first column, and the output's width."""
         thread = current()
-        assert index.width is not None
         width = self.shape[1] if len(self.shape) == 2 else index.width
+        assert width is not None
         return thread.place(1) * self._sides[0], thread.place(0) * self._sides[1], width
 
     def _whole_tile(self, index: ThreadIndex) -> TileRef:
@@ -331,22 +330,28 @@ class DisjointSlice(Array):
 @final
 class ThreadIndex:
     """The kernel language's ``ThreadIndex``. It is None in the kernel if ``number`` is negative. ``width`` is the
-    argument of ``index_2d``; it is None for an index of ``index_1d``."""
+    argument of ``index_2d``, or None. ``axes`` is the number of axes along which the index has a place."""
 
-    __slots__ = ("number", "width")
+    __slots__ = ("axes", "number", "width")
 
-    def __init__(self, number: int, width: int | None = None) -> None:
-        self.number, self.width = number, width
+    def __init__(self, number: int, width: int | None = None, *, axes: int = 1) -> None:
+        self.number, self.width, self.axes = number, width, axes
 
     def get(self) -> int:
         return self.number
+
+    column = property(lambda self: current().place(0))
+    row = property(lambda self: current().place(1))
+    plane = property(lambda self: current().place(2))
 
     @property
     def is_none(self) -> bool:
         return self.number < 0
 
     def __repr__(self) -> str:
-        return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
+        if self.is_none or self.axes == 1:
+            return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
+        return f"<ThreadIndex {tuple(current().place(axis) for axis in reversed(range(self.axes)))}>"
 
 
 @final

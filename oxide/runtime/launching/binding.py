@@ -198,8 +198,8 @@ class Plan(core.Plan):
     the integers that the contracts name, in the order of the parameters; None if there are no contracts."""
 
     __slots__ = (
-        "_lenient", "binds_alone", "interpreted", "judged", "matrices", "needs", "reached", "strided", "tiled",
-        "two_axes", "warns",
+        "_lenient", "axes", "binds_alone", "interpreted", "judged", "matrices", "needs", "reached", "strided",
+        "tiled", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -224,8 +224,9 @@ class Plan(core.Plan):
             self.holds = compiled(contracts, [name for slot in slots for name in slot.judged])
         self.needs: LaunchNeeds = special.needs
         self.tiled: tuple[int, ...] = special.needs.tiled
-        self.two_axes: bool = self.needs.index_2d and not self.needs.index_1d
-        """True if the threads along x reach columns and those along y reach rows."""
+        self.axes: int = 1 if self.needs.index_1d else 3 if self.needs.index_3d else 2 if self.needs.index_2d else 1
+        """The number of axes that the threads' indices have. With several, the threads along x reach columns, those
+        along y rows, and those along z planes."""
         self.reached = [slots[place] for place in outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True if a launch whose threads reach only a part of an output causes a warning."""
@@ -235,7 +236,7 @@ class Plan(core.Plan):
             if place in outputs and isinstance(parameter, Parameter) and parameter.is_matrix
         }
         own = list(matrices.values()) == [self.needs.width]
-        self.matrices: list[int] = list(matrices) if self.warns and self.two_axes and not own else []
+        self.matrices: list[int] = list(matrices) if self.warns and self.axes > 1 and not own else []
         """The places of the outputs of two axes whose columns each launch compares with the width of ``index_2d``."""
         self.binds_alone = all(slot.bits is slot.dtype for slot in slots)
         """True if the plan takes boxes of its own dtypes alone."""
@@ -265,12 +266,12 @@ class Plan(core.Plan):
         """Records a configuration whose axes passed the check. If a launch that reaches only a part of an output causes
         a warning, also records for each output the number of elements up to which the configuration's threads surely
         reach all of it. If x counts columns and y rows, this is the smaller of the numbers of threads along x and y,
-        because all elements of a matrix may be in one row or one column."""
+        because all elements of a matrix may be in one row or one column. With three axes, it is the least of three."""
         self.fitting = config
         if self.warns:
-            x, y = threads_of(config)
+            threads = threads_of(config)
             for slot in self.reached:
-                slot.most = min(x, y) if self.two_axes else x * y * slot.tile
+                slot.most = min(threads[: self.axes]) if self.axes > 1 else math.prod(threads) * slot.tile
                 slot.fits = None
 
 

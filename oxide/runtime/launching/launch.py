@@ -203,7 +203,8 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded
-        up. The threads are along x, or along y and x if the block has two axes. The grid consists of whole clusters.
+        up. The threads are along the output's axes if the kernel's indices have so many or the block has two axes, else
+        along x. The grid consists of whole clusters.
         Raises ``LaunchError`` if no grid follows from the output's shape."""
         described = self._kernel.description
         block, items = described.default_block, described.items_per_thread
@@ -211,14 +212,16 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         output = self._specialization.parameters[self._plan.outputs[0]]
         assert isinstance(output, Parameter)
         tile = output.tile
-        if len(tile) < 2 and block[1] == block[2] == 1:
+        by_places = self._plan.axes > 1 and len(shape) == output.ndim in (2, 3) and len(tile) != 1
+        if len(tile) < 2 and block[1] == block[2] == 1 and not by_places:
             each = items[0] * (tile[0] if tile else 1)
             found = LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
             return _whole_clusters(found, described.cluster)
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
-        if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            found = LaunchConfig.for_shape((-(-shape[0] // items[1]), -(-shape[1] // items[0])), block)
+        if by_places or (len(tile) != 1 and block[2] == 1 and len(shape) == 2):
+            along = zip(shape, items[: len(shape)][::-1], strict=True)
+            found = LaunchConfig.for_shape(tuple(-(-length // each) for length, each in along), block)
             return _whole_clusters(found, described.cluster)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
