@@ -333,7 +333,7 @@ def _problem(given: Any) -> str:
     if isinstance(given, str):
         return (
             f"@kernel({given!r}): @kernel takes no signature, as arguments say their types: write @kernel, and "
-            "annotate the parameters where you want them fixed, as in x: Slice[f32]"
+            "annotate all parameters if you want them fixed, as in x: Slice[f32]"
         )
     if type(given).__name__ == "Kernel":
         return f"{given.name} is a kernel already: leave out the second @kernel"

@@ -53,8 +53,10 @@ class Uses:
     index_2d: bool = False
     index_3d: bool = False
     width: Uniform = None
+    arrays: bool = False
+    """True if a parameter is an array of numba-cuda, which a loop goes over, and whose slices are views."""
     numba_cuda: bool = False
-    """True if the kernel names an object of numba-cuda."""
+    """True if the kernel names an object of numba-cuda, or takes an array of numba-cuda."""
     sync_grid: bool = False
     unchecked: bool = False
     """True if the kernel uses ``unchecked`` or ``unchecked_mut``."""
@@ -97,7 +99,8 @@ def check(
     In a kernel with numba-cuda's semantics, only the widths, the numbers of arguments and ``unroll`` are checked: numba
     reports everything else.
     """
-    uses = Uses()
+    arrays = any(isinstance(each, NumbaParameter) for each in parameters)
+    uses = Uses(arrays=arrays, numba_cuda=arrays)
     values: dict[str, Uniform] = {}
     for parameter in parameters:
         values[parameter.name] = _shared_by_threads(parameter)
@@ -268,7 +271,7 @@ class _Body:
             return
         self._note_attribute(node)
         problem = refused(node) or UNSUPPORTED.get(type(node))
-        if problem is not None:
+        if problem is not None and not (self.uses.arrays and isinstance(node, ast.Slice | ast.Subscript)):
             raise self._error(node, problem)
         match node:
             case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
@@ -289,7 +292,7 @@ class _Body:
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
-            case ast.For(iter=iterated):
+            case ast.For(iter=iterated) if not self.uses.arrays:
                 self._check_iterated(iterated)
             case ast.AnnAssign(value=value):
                 if value is not None:

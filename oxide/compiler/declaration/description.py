@@ -216,6 +216,8 @@ class KernelDescription(Options):
     parameters: tuple[Declared, ...] = field(metadata=APART)  # hashed once their types are known
     adopted: bool
     """True for a kernel of numba-cuda that ``kernel(dispatcher)`` turned into an oxide kernel."""
+    numba_style: bool
+    """True for a kernel with numba-cuda's semantics: it is adopted, or its parameters have no annotations."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # hashed as parameter types
     """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
     signature."""

@@ -173,6 +173,7 @@ class Kernel(Generic[Operation, Result]):
             function=function,
             parameters=parameters,
             adopted=adopted,
+            numba_style=adopted or any(isinstance(each, UntypedParameter) for each in parameters),
             signatures=signatures,
             contracts=contracts,
             sanitizable=sanitizable,

@@ -56,8 +56,8 @@ def kernel(
 ) -> LaunchableKernel | Callable[[Callable[..., Any]], LaunchableKernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
-    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``. A
-    kernel with such parameters, or with ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    A kernel annotates every parameter, or none. Without annotations, parameters take their types from the arguments of
+    each launch, as in ``numba.cuda.jit``, and the kernel has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
     kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
 
     ``block`` is the block's shape in threads for launches without a configuration. ``items_per_thread``, CUB's term, is

@@ -207,7 +207,7 @@ def _untyped_refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
             return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
         return ArgumentError(
             f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
-            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+            f"the parameters, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
         )
     if isinstance(argument, np.ndarray):
         return ArgumentError(

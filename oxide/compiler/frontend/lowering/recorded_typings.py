@@ -101,12 +101,21 @@ class _Keeper:
         """The target of the phi that reads each variable, by the variable's name."""
         self.order: dict[str, int] = {}
         """The positions of the phis in the function, by the names of their targets."""
+        self.of_loops: set[str] = set()
+        """The targets of the phis at the beginnings of loops."""
 
     def keep(self) -> None:
         typed = self.typed
         typed.parameters = tuple(map(name_of, self.state.args))
         typed.result = name_of(self.state.return_type)
-        statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
+        blocks = sorted(self.state.func_ir.blocks.items())
+        statements = [s for _, block in blocks for s in block.body]
+        self.of_loops = {
+            s.target.name
+            for label, block in blocks
+            for s in block.body
+            if isinstance(s, numba_ir.Assign) and _is_phi(s.value) and max(s.value.incoming_blocks, default=-1) >= label
+        }
         for statement in statements:
             self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
@@ -132,6 +141,8 @@ class _Keeper:
             if not variable.name.startswith("$"):
                 kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
                 kinds[number] = name_of(self.typemap[variable.name])
+                if variable.name in self.of_loops:
+                    self.typed.loops.setdefault(variable.unversioned_name, set()).add(number)
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name

@@ -133,8 +133,8 @@ def _of_dtype(dtype: np.dtype[Any]) -> Any:
     scalar = of_dtype(dtype)
     if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
         raise CompileError(
-            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
-            f"Slice[{scalar.name}]"
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate the "
+            f"parameters, this one as in Slice[{scalar.name}]"
         )
     try:
         return numpy_support.from_dtype(dtype)
