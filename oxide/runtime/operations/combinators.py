@@ -24,12 +24,10 @@ from oxide.runtime.operations.operation import (
 from oxide.runtime.ordering.timeline import Mark
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.host_copies import HostCopies
-from oxide.runtime.submission.nesting import TooDeep
-from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.staging import is_read_by_device
-from oxide.runtime.submission.stops import Stop, Unknown
+from oxide.runtime.submission.stops import Once, Stop, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Held
-from oxide.runtime.submission.walk import Frame, Submittable, Walk
+from oxide.runtime.submission.walk import Frame, Submittable, TooDeep, Walk
 
 if TYPE_CHECKING:
     from types import TracebackType

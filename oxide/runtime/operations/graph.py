@@ -35,11 +35,10 @@ from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArg
 from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
-from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
 from oxide.runtime.submission.stops import Dropped, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Submission
-from oxide.runtime.submission.walk import Frame, Submittable
+from oxide.runtime.submission.walk import Frame, Submittable, raise_if_nested
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

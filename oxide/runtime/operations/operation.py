@@ -28,9 +28,8 @@ from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.ordering.stream import Stream
-from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting
-from oxide.runtime.submission.walk import Frame, Submittable
+from oxide.runtime.submission.walk import Frame, Submittable, TooDeep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,10 +24,9 @@ from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
-from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.stops import Unknown
 from oxide.runtime.submission.submission import ExecutionContext
-from oxide.runtime.submission.walk import Frame
+from oxide.runtime.submission.walk import Frame, raise_if_nested
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
@@ -39,17 +39,20 @@ from oxide.runtime.memory.copy_pool import copy_pool
 from oxide.runtime.memory.moves import Moves, copy_now
 from oxide.runtime.memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 from oxide.runtime.memory.staging_ring import StagingSlot, Turns
-from oxide.runtime.submission.poison import is_wanted, poison
+from oxide.runtime.submission.host_copies import is_wanted, poison
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from numpy.typing import NDArray
 
+    from oxide.runtime.devices.runtime import Device, Runtime
     from oxide.runtime.memory.allocation import Allocation
     from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.ordering.dead_work import Visible
     from oxide.runtime.ordering.timeline import Timeline
-    from oxide.runtime.submission.context_state import ContextState
 
 SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
@@ -66,6 +69,40 @@ _MUCH_LARGER = 8
 _NOTHING: Final[list[Allocation]] = []
 
 _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submission", default=False)
+
+
+class ContextState(Protocol):
+    """A run's context, as the copies that it submits know it: ``ExecutionContext`` says what each of these is."""
+
+    device: Device
+    driver: Any
+    runtime: Runtime
+    timeline: Timeline
+    visible: Visible | None
+    waitless: str
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def recording(self) -> Any: ...
+
+    @property
+    def submission_lock(self) -> Any: ...
+
+    def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation: ...
+
+    def at_launch(self, box: DeviceBox, function: Callable[[Any, DeviceBox], None]) -> None: ...
+
+    def begin(self, reads: list[Any], writes: list[Any]) -> None: ...
+
+    def end(self, reads: list[Any], writes: list[Any], *, submitted: bool) -> None: ...
+
+    def keep(self, thing: object) -> None: ...
+
+    def note_host_copy(self, array: Any = None) -> None: ...
+
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> AbstractContextManager[object]: ...
 
 
 @final
