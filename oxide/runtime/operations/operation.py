@@ -410,12 +410,13 @@ def spec_of(given: object) -> Spec:
     return BoxSpec(plain.shape, plain.dtype) if isinstance(plain, DeviceBox) else None
 
 
-def consume(given: Iterable[object]) -> None:
-    """Marks the operations among arguments as used, so that none warns when it is dropped because another is
-    refused."""
-    for each in given:
-        if isinstance(each, DeviceOperation):
-            each.consume()
+def consume(given: Iterable[object]) -> list[DeviceOperation[Any]]:
+    """Returns the operations among arguments, and marks them as used, so that none warns when it is dropped because
+    another is refused."""
+    found = [each for each in given if isinstance(each, DeviceOperation)]
+    for each in found:
+        each.consume()
+    return found
 
 
 def done(result: T) -> DeviceOperation[T]:
