@@ -83,11 +83,9 @@ CIRCLE = {
         "depicting",
         "graph",
         "inputs",
-        "on_device",
+        "new_boxes",
         "operation",
-        "peer_copies",
         "planning",
-        "tiles",
         "transfers",
     )
 }

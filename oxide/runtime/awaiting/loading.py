@@ -12,7 +12,7 @@ by such a stop, too (``launching/launch.py``).
 The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
 an operation has the thread make the staging ring of the operation's device (``memory/staging_ring.py``), unless a
 thread has made it before. The thread also generates the numbers that the host generates for operations
-(``operations/generated_numbers.py``), for all operations that were built and not yet run.
+(``operations/new_boxes.py``), for all operations that were built and not yet run.
 """
 
 from __future__ import annotations

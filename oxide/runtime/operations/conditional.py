@@ -25,8 +25,9 @@ from oxide.runtime.devices.launch_places import add_note_once, part_note
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.graph import AsGraph
+from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
-from oxide.runtime.operations.transfers import copy_box, describe
+from oxide.runtime.operations.transfers import copy_box
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext

@@ -17,8 +17,8 @@ from oxide.runtime.devices.scheduling import placed_number
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements
+from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import describe
 from oxide.runtime.plan.nodes import Conditional, dependencies
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from oxide.host.messages import dtype_name, written
 from oxide.language.types import f32
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, parse_shape, require_runtime
+from oxide.runtime.operations.new_boxes import NewBox, data_dtype, describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume
-from oxide.runtime.operations.transfers import NewBox, contiguous, copy_box, data_dtype, describe
+from oxide.runtime.operations.transfers import contiguous, copy_box
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.runtime.devices.runtime import Device
-    from oxide.runtime.operations.transfers import DType, Shape
+    from oxide.runtime.operations.new_boxes import DType, Shape
     from oxide.runtime.submission.submission import ExecutionContext
 
 Source: TypeAlias = "DeviceBox | NDArray[Any] | DeviceOperation[Any]"

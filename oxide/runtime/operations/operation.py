@@ -146,33 +146,23 @@ class DeviceOperation(Submittable[T_co]):
 
     def to_host(self) -> DeviceOperation[NDArray[Any]]:
         """Copies the result to the host, as ``d2h`` does."""
-        from oxide.runtime.operations.transfers import d2h
-
-        return d2h(self)
+        return transfers.d2h(self)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOperation[DeviceBox]:
         """Yields the resulting box with another shape: see ``DeviceBox.reshape``."""
-        from oxide.runtime.operations.tiles import Reshaped
-
-        return Reshaped(self, shape)
+        return transfers.Reshaped(self, shape)
 
     def partition(self, tile_shape: int | tuple[int, ...]) -> DeviceOperation[Partition]:
         """Yields the resulting box as tiles of a shape, for a tile kernel: see ``DeviceBox.partition``."""
-        from oxide.runtime.operations.tiles import Partitioned
-
-        return Partitioned(self, tile_shape)
+        return transfers.Partitioned(self, tile_shape)
 
     def unpartition(self) -> DeviceOperation[DeviceBox]:
         """Yields the box of the resulting ``Partition``."""
-        from oxide.runtime.operations.tiles import Unpartitioned
-
-        return Unpartitioned(self)
+        return transfers.Unpartitioned(self)
 
     def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
         """Copies the resulting box to another device, as the function ``to_device`` does."""
-        from oxide.runtime.operations.peer_copies import to_device
-
-        return to_device(self, device)
+        return transfers.to_device(self, device)
 
     def on(self, device: int | Device) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
@@ -182,9 +172,7 @@ class DeviceOperation(Submittable[T_co]):
         ``and_then``, ``map`` and the like add to a placed operation run on its device, too. Raises ``TypeError`` if
         ``device`` is no device. Running raises ``DeviceError`` if the device is not set up.
         """
-        from oxide.runtime.operations.on_device import OnDevice
-
-        return OnDevice(self, device)
+        return combinators.OnDevice(self, device)
 
     # Capturing
 
@@ -558,5 +546,6 @@ core.setup(
     CoroutineType=CoroutineType,
 )
 
-# At the end, because the two modules import each other. Inside the methods, an import would take 1 µs at each call.
+# At the end, because the modules import each other. Inside the methods, an import would take 1 µs at each call.
 import oxide.runtime.operations.combinators as combinators  # noqa: E402
+import oxide.runtime.operations.transfers as transfers  # noqa: E402
