@@ -102,9 +102,9 @@ if TYPE_CHECKING:
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.pointer import DevicePointer
+    from oxide.runtime.operations.captured_graph import input as input  # not in __all__, for the same reason as zip
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
-    from oxide.runtime.operations.inputs import input as input  # not in __all__, for the same reason as zip
     from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile
@@ -139,7 +139,7 @@ _LATER = {
     "fast": "language.fast",
     "from_cuda_array_interface": "interop.sharing",
     "from_dlpack": "interop.sharing",
-    "input": "runtime.operations.inputs",
+    "input": "runtime.operations.captured_graph",
     "intrinsics": "language.intrinsics",
     "load": "runtime.launching.prebuilt",
     "numba_cuda": "numba_cuda",

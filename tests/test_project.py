@@ -79,10 +79,10 @@ ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 CIRCLE = {
     f"oxide.runtime.operations.{name}"
     for name in (
+        "captured_graph",
         "combinators",
         "depicting",
         "graph",
-        "inputs",
         "new_boxes",
         "operation",
         "planning",

@@ -24,7 +24,7 @@ from oxide.host.messages import warn_caller, written
 from oxide.runtime.devices.launch_places import add_note_once, part_note
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements, require_device
-from oxide.runtime.operations.graph import AsGraph
+from oxide.runtime.operations.captured_graph import AsGraph
 from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
 from oxide.runtime.operations.transfers import copy_box

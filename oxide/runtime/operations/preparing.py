@@ -9,6 +9,7 @@ kernels too, up to functions that see host data, and it makes the page-locked me
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -19,8 +20,12 @@ from oxide.runtime.awaiting.loading import load_announced, loaded_function
 from oxide.runtime.devices.launch_places import add_note_once
 from oxide.runtime.devices.runtime import Runtime, current_runtime
 from oxide.runtime.loop.event_loops import current_loop
-from oxide.runtime.operations.graph import rehearse
+from oxide.runtime.operations.captured_graph import discard, record
 from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.stops import Unknown
+from oxide.runtime.submission.submission import ExecutionContext
 
 Preparable: TypeAlias = "Kernel | Specialization | DeviceOperation[Any]"
 
@@ -92,7 +97,7 @@ def _prepare(runtime: Runtime, thing: Any) -> None:
         device = thing._home(runtime)
         load_announced(device)
         try:
-            rehearse(thing, device.new_stream())
+            _rehearse(thing, device.new_stream())
         except GraphError as error:
             raise GraphError(
                 f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
@@ -103,3 +108,18 @@ def _prepare(runtime: Runtime, thing: Any) -> None:
             f"a function given to oxide.prepare returned {type(thing).__name__}; it must return a kernel, a "
             f"specialization or an operation"
         )
+
+
+def _rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
+    """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches,
+    but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
+    operations."""
+    operation.consume()
+    context = ExecutionContext(stream, Recording(stream, rehearses=True))
+
+    def work() -> None:
+        with suppress(Unknown):
+            operation.run(context)
+
+    record(context, operation, work)
+    discard(context)
