@@ -34,7 +34,7 @@ from oxide.runtime.loop.event_loops import blocked_loop_name
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, require_device
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled, spec_of
 from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.stops import Beside
 from oxide.runtime.submission.submission import ExecutionContext
@@ -195,12 +195,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
     def spec(self) -> tuple[Spec, ...]:
         if self._known is not None:
             return self._known
-        return tuple(
-            [
-                check(self._kernel, parameter, argument)
-                for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True)
-            ]
-        )
+        return tuple(map(spec_of, self._arguments))
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded

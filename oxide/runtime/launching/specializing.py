@@ -9,7 +9,8 @@ A parameter without an annotation, or with an ``Array`` annotation, takes its ty
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,16 +74,11 @@ def is_typed_by_boxes(kernel: Kernel) -> bool:
     return {parameter.variable for parameter in found} <= of_boxes
 
 
-_found_kind_of: Any = None  # loaded with the first kernel that takes a function
+@cache
+def _kind_of() -> Callable[[Any], Any]:
+    from oxide.compiler.signature.closures import kind_of  # here, as few programs pass functions to kernels
 
-
-def _kind_of() -> Any:
-    global _found_kind_of
-    if _found_kind_of is None:
-        from oxide.compiler.signature.closures import kind_of
-
-        _found_kind_of = kind_of
-    return _found_kind_of
+    return kind_of
 
 
 def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:

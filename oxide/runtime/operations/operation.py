@@ -495,7 +495,7 @@ def refuse_stage(function: object, where: str) -> None:
     """Raises ``TypeError`` for a stage whose function cannot be called, or is async."""
     if not callable(function):
         raise no_function(function, where)
-    if is_async(function):
+    if isinstance(function, FunctionType) and function.__code__.co_flags & CO_COROUTINE:
         raise async_function(function, where)
 
 
@@ -503,10 +503,6 @@ def no_function(found: object, where: str) -> TypeError:
     """Returns the error for an argument that is not callable."""
     hint = "; write a lambda that returns the operation" if isinstance(found, DeviceOperation) else ""
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & CO_COROUTINE)
 
 
 def async_function(function: Callable[..., Any], where: str) -> TypeError:

@@ -381,14 +381,13 @@ class Unpartitioned(OfBox[DeviceBox]):
 class Reshaped(OfBox[DeviceBox]):
     def __init__(self, source: DeviceOperation[Any], shape: tuple[Any, ...]) -> None:
         self._shape = shape
-        self._source = source
         super().__init__(source)
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
         return require_box(arguments[0], "reshape").reshape(*self._shape)
 
     def spec(self) -> Spec:
-        known = self._source.spec()
+        known = spec_of(self._box)
         sizes = self._shape[0] if len(self._shape) == 1 and isinstance(self._shape[0], tuple) else self._shape
         if not isinstance(known, BoxSpec) or not all(type(size) is int and size >= 0 for size in sizes):
             return None
