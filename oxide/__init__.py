@@ -85,7 +85,7 @@ from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
 from oxide.runtime.operations.new_boxes import arange, empty, full, ones, pinned_empty, randn, zeros
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
-from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
+from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, prepare, spawn
 from oxide.runtime.operations.transfers import d2h, dup, h2d, memcpy, to_device
 from oxide.runtime.ordering.stream import Event, Stream
 from oxide.runtime.submission.submission import ExecutionContext
@@ -106,7 +106,6 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
     from oxide.runtime.operations.planning import planned
-    from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile
     from oxide.tracing.sessions import Trace, profile, trace
 
@@ -144,7 +143,6 @@ _LATER = {
     "load": "runtime.launching.prebuilt",
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
-    "prepare": "runtime.operations.preparing",
     "profile": "tracing.sessions",
     "ray": "ray",
     "tensor": "language.tensor",

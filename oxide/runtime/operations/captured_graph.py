@@ -60,7 +60,7 @@ class Input(NewBox):
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         recording = context.recording
-        if recording is None or recording.is_of_run:
+        if recording is None or recording.of_run or recording.outer is not None:
             raise GraphError(
                 f"{self!r} has no value outside a graph: capture the operation with op.graph(), and give the graph's "
                 f"launch(…) an array or a box for it; h2d(array) is an operation that runs by itself"

@@ -13,7 +13,6 @@ decides on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
@@ -188,7 +187,11 @@ class Cond(_Conditional[Any]):
             merge = _Merge(context, *self._bodies)
             result = merge.merged(recorded[0][1], recorded[1][1], "")
             for number, nodes in enumerate(bodies):
-                recording.record_body(self._named(number), nodes, partial(merge.copy, number))
+                outer = recording.begin_body(self._named(number), nodes)
+                try:
+                    merge.copy(number)
+                finally:
+                    recording.end_body(outer)
         if any(bodies):
             kind: ConditionalKind = "if" if len(bodies) == 1 else "if-else"
             recording.conditional(kind, flag, bodies, recording.made[before:])
