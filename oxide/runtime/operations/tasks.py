@@ -410,9 +410,6 @@ async def prepare(*things: Preparable | Preparing | Callable[[], Preparable]) ->
     time, as by ``graph()``, but for those that would see host data: what depends on their results is not prepared.
     Sources of its ``shared`` operations are run.
 
-    An operation is captured, and the capture is discarded. This also makes the page-locked memory that it needs. Without
-    ``prepare``, the first run of a kernel waits for it to be compiled and loaded.
-
     Always a checkpoint. The first error, such as a ``CompileError``, ends the preparation and is raised, with a note
     that names the kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured,
     ``ArgumentError`` for a generic kernel without its types, ``TypeError`` for any other kind of argument. If the task
@@ -475,8 +472,8 @@ def _prepare_one(runtime: Runtime, thing: Any) -> None:
 
 def _rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches,
-    but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
-    operations."""
+    but for those that depend on the result of a function that sees host data, and makes the page-locked memory that it
+    needs. It runs nothing but the sources of shared operations."""
     from oxide.runtime.operations.captured_graph import discard, record  # here, as many programs capture nothing
 
     operation.consume()
