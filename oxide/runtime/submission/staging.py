@@ -66,8 +66,6 @@ _SLOTS = 4  # one being filled, one in transfer, and two in between
 _LANE_BYTES = 16 << 20  # the most memory of a lane with small chunks, which are filled that far ahead of the transfer
 _MUCH_LARGER = 8
 
-_NOTHING: Final[list[Allocation]] = []
-
 _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submission", default=False)
 
 
@@ -93,10 +91,6 @@ class ContextState(Protocol):
     def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation: ...
 
     def at_launch(self, box: DeviceBox, function: Callable[[Any, DeviceBox], None]) -> None: ...
-
-    def begin(self, reads: list[Any], writes: list[Any]) -> None: ...
-
-    def end(self, reads: list[Any], writes: list[Any], *, submitted: bool) -> None: ...
 
     def keep(self, thing: object) -> None: ...
 
@@ -200,19 +194,12 @@ def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
 
 def _copy_host(context: ContextState, box: DeviceBox, host: int, up: bool) -> None:
     """Does what ``copy_host`` does, in a recording, too."""
-    this = [box._allocation]
-    reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
-    submitted = False
-    with context.submission_lock:
-        context.begin(reads, writes)
-        try:
-            if up:
-                context.driver.copy_to_device(box._ptr, host, box._nbytes, context.timeline.handle)
-            else:
-                context.driver.copy_to_host(host, box._ptr, box._nbytes, context.timeline.handle)
-            submitted = True
-        finally:
-            context.end(reads, writes, submitted=submitted)
+    memory, stream = [box._allocation], context.timeline.handle
+    with context.submission_lock, context.ordered([] if up else memory, memory if up else []):
+        if up:
+            context.driver.copy_to_device(box._ptr, host, box._nbytes, stream)
+        else:
+            context.driver.copy_to_host(host, box._ptr, box._nbytes, stream)
 
 
 def is_read_by_device(context: ContextState, array: object) -> bool:
