@@ -21,7 +21,7 @@ from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
 from oxide.host import core
-from oxide.host.environment import drop_frames
+from oxide.host.environment import drop_frames, without_frames
 from oxide.host.locks import is_interrupt
 from oxide.host.messages import warn_caller, written
 from oxide.runtime.awaiting.loading import CompilesLater, announce, compiled_beside, loaded_function, ready_function
@@ -454,13 +454,10 @@ class ConfiguredKernel(core.ConfiguredKernel):
         known = [check(kernel, each, given) for each, given in zip(kernel.parameters, arguments, strict=True)]
         return DeferredLaunch(kernel.name, partial(self, *arguments), parts, tuple(known))
 
+    @without_frames
     def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
-        try:
-            return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
-        except (CompileError, LaunchError) as error:
-            drop_frames(error)
-            raise
+        return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConfiguredKernel, (self._kernel, self._config)
