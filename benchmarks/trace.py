@@ -23,7 +23,7 @@ from benchmarks.launch import CONFIG, SIZE, add
 from oxide import d2h, h2d
 from oxide.driver.base import Span
 from oxide.runtime.devices.runtime import Runtime
-from oxide.tracing.recording import recorder
+from oxide.tracing import recorder
 
 BATCH = 200
 CALLS = 100

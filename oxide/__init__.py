@@ -106,8 +106,8 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
     from oxide.runtime.operations.planning import planned
-    from oxide.tracing.profiles import Profile
-    from oxide.tracing.sessions import Trace, profile, trace
+    from oxide.tracing.profiles import Profile, profile
+    from oxide.tracing.traces import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -132,7 +132,7 @@ _LATER = {
     "TileRef": "language.tiles",
     "TileView": "language.views",
     "Tiles": "language.tiles",
-    "Trace": "tracing.sessions",
+    "Trace": "tracing.traces",
     "VectorView": "language.views",
     "collectives": "collectives",
     "fast": "language.fast",
@@ -143,11 +143,11 @@ _LATER = {
     "load": "runtime.launching.prebuilt",
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
-    "profile": "tracing.sessions",
+    "profile": "tracing.profiles",
     "ray": "ray",
     "tensor": "language.tensor",
     "torch": "interop.torch",
-    "trace": "tracing.sessions",
+    "trace": "tracing.traces",
     "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
@@ -322,6 +322,6 @@ __all__ = [
 ]
 
 if _environ.get("OXIDE_TRACE"):
-    from oxide.tracing.sessions import trace_program
+    from oxide.tracing.traces import trace_program
 
     trace_program(_environ["OXIDE_TRACE"])

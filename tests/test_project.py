@@ -201,7 +201,7 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
 
 PATTERNS = {
     "oxide/compiler/ir": {"parser", "spelling", "module", "files"},  # the parser, names, and names in templates of IR
-    "oxide/compiler/check": {"numba_errors", "print_formats"},  # messages
+    "oxide/compiler/check": {"numba_errors", "conveniences"},  # messages
     "oxide/compiler/frontend/lowering": {"debug"},  # messages
 }
 """The files of the compiler that may look into text by regular expressions."""

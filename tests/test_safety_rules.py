@@ -129,7 +129,7 @@ RULES: dict[str, tuple[str, ...]] = {
         "runtime/launching/test_contracts.py::test_a_contract_that_means_nothing_is_refused_at_decoration",
         "runtime/launching/test_contracts.py::test_what_an_operation_yields_is_checked_when_it_is_there",
     ),
-    "deny_checks leaves no check inside a loop": ("compiler/kernel/test_checks_report.py::*",),
+    "deny_checks leaves no check inside a loop": ("compiler/kernel/test_reports.py::*",),
     # Operations and memory
     "an operation dropped without having been run warns": (
         "runtime/operations/test_operations.py::test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not",

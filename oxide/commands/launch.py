@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from oxide.commands.machine import cuda_driver, visible_gpus
 from oxide.commands.output import refuse
 from oxide.commands.running import Arguments, AsModule, File, checked_program, with_device
 
@@ -72,10 +73,10 @@ def _refuse(ranks: int, problem: str) -> NoReturn:
 
 
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
-    """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it. Returns an empty list for the CPU device or
-    if no GPU can be used. Ends the command if there are fewer GPUs than ranks, or too few processors for ranks on the
-    CPU device."""
-    if kind == "cpu" or not (gpus := _gpus()):
+    """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it, and an empty list for the CPU device. Ends
+    the command if there are too few GPUs, or too few processors for ranks on the CPU device."""
+    found = None if kind == "cpu" else cuda_driver()
+    if found is None or found.problem is not None or not found.gpus:
         processors = os.cpu_count() or 1
         most = max(_RANKS_ANYWHERE, _RANKS_PER_PROCESSOR * processors)
         if ranks > most:
@@ -85,19 +86,11 @@ def _gpus_of(ranks: int, kind: str | None) -> list[str]:
                 "processors; give fewer",
             )
         return []
+    gpus = len(found.gpus)
     if gpus < ranks:
         are = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
         _refuse(ranks, f"there {are}, and each rank needs one; or run with --device cpu")
-    visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    return visible[:ranks] if visible else [str(number) for number in range(ranks)]
-
-
-def _gpus() -> int:
-    """Returns the number of GPUs that can be used."""
-    from oxide.commands.machine import cuda_driver
-
-    found = cuda_driver()
-    return len(found.gpus) if found.problem is None else 0
+    return visible_gpus(ranks)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -1,16 +1,21 @@
-"""Shows a kernel's source with the code that each line is compiled to.
+"""The code of a kernel as text: each form by itself, or below each line of the source what the line is compiled to.
 
 The places in the source come from the line tables of PTX (``.file`` and ``.loc``), of assembly, and of nvdisasm's
-listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LINEINFO=1``.
+listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LINEINFO=1``. For SASS, a GPU's own
+instructions, ptxas assembles the PTX, and a tool of the CUDA Toolkit disassembles the result. That needs no GPU.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oxide.compiler.source.text import line_in
-from oxide.compiler.source.text import text_of as source_of
+from oxide.commands.machine import find_tool
+from oxide.compiler.source.source import line_in
+from oxide.compiler.source.source import text_of as source_of
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
@@ -23,6 +28,8 @@ _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 _SASS_PLACE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)')
 _NO_CODE = re.compile(r"^\s*(?://|#|\.|$)|^\s*[$.\w]+:|^\s*[{}()]\s*$")
 """Matches a line of code that is no instruction: a directive, a comment, a label or a brace."""
+
+_WHERE = "neither on PATH nor in CUDA_HOME; the CUDA Toolkit has it, and so does the package triton"
 
 
 def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
@@ -49,8 +56,6 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
     if form == "ptx":
         return special.ptx(cc)
     if form == "sass":
-        from oxide.commands.sass import disassembly
-
         return disassembly(special.ptx(cc))
     if form == "llvm":
         return special.llvm_ir()
@@ -68,8 +73,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def _notes(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
-    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
-    no places, or the code has no line tables."""
+    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` without any."""
     if form not in ("checks", "ptx", "sass", "asm"):
         raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
     if form != "checks":
@@ -116,3 +120,31 @@ def by_place(code: str) -> dict[Place, list[str]]:
 
 def _path(file: re.Match[str]) -> str:
     return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
+
+
+def disassembly(ptx: str) -> str:
+    """Assembles PTX for the architecture that it names, and returns the disassembled instructions. If the PTX has line
+    tables, comments name the line of the source before its instructions. Raises ``LookupError`` if a tool is missing or
+    fails."""
+    ptxas, nvdisasm, cuobjdump = map(find_tool, ("ptxas", "nvdisasm", "cuobjdump"))
+    if ptxas is None:
+        raise LookupError(f"--sass needs ptxas, the assembler, which is {_WHERE}")
+    if nvdisasm is None and cuobjdump is None:
+        raise LookupError(f"--sass needs nvdisasm or cuobjdump, a disassembler, which is {_WHERE}")
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    assert target is not None, "PTX names its target"
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        _run([ptxas, f"-arch={target[1]}", "--generate-line-info", "-o", str(binary), str(source)])
+        if nvdisasm is not None:
+            return _run([nvdisasm, "--print-line-info-inline", "--print-code", str(binary)])
+        return _run([str(cuobjdump), "-sass", str(binary)])
+
+
+def _run(command: list[str]) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        said = (ran.stderr or ran.stdout).strip() or f"exit status {ran.returncode}"
+        raise LookupError(f"{command[0]} failed: {said}")
+    return ran.stdout

@@ -54,6 +54,12 @@ def cuda_driver() -> CudaDriver:
     return CudaDriver(cuda, _release(), () if library.cuInit(0) else tuple(_gpus(library)), problem)
 
 
+def visible_gpus(count: int) -> list[str]:
+    """Returns the first ``count`` GPUs that this process may see, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    return named[:count] if named else [str(number) for number in range(count)]
+
+
 def nvidia_cards(devices: Path = Path("/sys/bus/pci/devices")) -> int:
     """Returns how many display devices of NVIDIA the PCI bus has, whether there is a driver for them or not."""
     found = 0

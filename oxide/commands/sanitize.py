@@ -96,10 +96,9 @@ def _on_cpu(program: Program, kinds: list[str]) -> Report:
     report = Report(f"CPU device, {' and '.join(kinds)}")
     with tempfile.TemporaryDirectory() as folder:
         findings = Path(folder, "findings")
-        command = [sys.executable, "-m", "oxide.commands.hosted", str(findings), *program.words]
         environment = {**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SANITIZE": ",".join(kinds)}
         sys.stdout.flush()
-        report.status = subprocess.call(command, env=environment | {"OXIDE_INTERPRET": ""})
+        report.status = subprocess.call(program.hosted(str(findings)), env=environment | {"OXIDE_INTERPRET": ""})
         lines = findings.read_text(encoding="utf-8").splitlines() if findings.exists() else []
     counted = Counter(str(json.loads(line)["text"]) for line in lines)
     report.findings = [text if times == 1 else f"{text} ({times} launches)" for text, times in counted.items()]

@@ -1,24 +1,41 @@
 """The side of a pool that runs in an actor's process: the device, the weights, the model, and the batches in flight.
+And how a script's kernels get there.
 
 An actor is asynchronous: Ray runs its methods as tasks of an asyncio loop, where oxide awaits operations. So all
 batches that the pool has sent can be on the device at once, and no thread waits for them.
+
+Usually a kernel is pickled by its name (``global_name``), and the actor imports its module. But the
+script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
+classes as code. So a kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module,
+is sent with its Python function and the text of its file. The actor compiles it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import linecache
 import os
 import sys
 import traceback
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
+import ray
+from ray.cloudpickle import CloudPickler
+
+from oxide.compiler.kernel.kernel import Kernel
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.source.source import lines_of
 from oxide.errors import DeviceLostError
-
-if TYPE_CHECKING:
-    from oxide.runtime.memory.memory import DeviceBox
+from oxide.host.locks import new_lock
+from oxide.runtime.devices.runtime import devices
+from oxide.runtime.launching.launch import KernelLaunches
+from oxide.runtime.launching.tile_kernel import TileKernel
+from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.operations.transfers import h2d
 
 
 @final
@@ -72,10 +89,6 @@ class DeviceActor:
         if self._making is None:
             self._making = asyncio.ensure_future(self._make(weights))
         await asyncio.shield(self._making)
-        import ray
-
-        from oxide.runtime.devices.runtime import devices
-
         node = ray.util.get_node_ip_address()
         return ActorFacts(os.getpid(), node, devices()[0].label, int(os.environ["OXIDE_CPU_THREADS"]))
 
@@ -99,10 +112,6 @@ class DeviceActor:
         return result
 
     async def _make(self, weights: tuple[tuple[str, Any], ...]) -> Any:
-        import ray
-
-        from oxide.runtime.operations.transfers import h2d
-
         boxes: dict[str, DeviceBox] = {}
         for name, reference in weights:
             boxes[name] = await h2d(await reference)  # from a read-only view of the object store
@@ -125,12 +134,57 @@ def _ordinary(error: BaseException, where: str) -> RuntimeError:
 
 def _require_host(model: str, result: object) -> None:
     """Raises ``TypeError`` for a result that is, or directly holds, a box: no other process can use it."""
-    from oxide.runtime.memory.arc import Arc
-    from oxide.runtime.memory.memory import DeviceBox
-
     inside = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else (result,)
     if any(isinstance(each, DeviceBox | Arc) for each in inside):
         raise TypeError(
             f"{model} returned a DeviceBox, which only the actor's process can use: end the operation with "
             f".and_then(d2h)"
         )
+
+
+# Kernels of a script
+
+_MADE_ANEW: dict[type, dict[str, Any]] = {
+    Kernel: {
+        "launches": KernelLaunches,
+        "_lock": new_lock,
+        "_specializations": dict,
+        "only": type(None),
+        "_unconfigured": type(None),
+        "_interpreted": type(None),
+        "_tuner": type(None),
+    },
+    TileKernel: {"_tuned": dict, "_kernels": dict, "_latest": type(None)},
+    DeviceFunction: {},
+}
+"""Maps each type to its attributes that are not sent, and each attribute to the function that makes it anew."""
+
+
+def send_kernels_by_value() -> None:
+    """Makes Ray's pickler call ``_reduced`` for kernels, tile kernels and device functions."""
+    for kind in _MADE_ANEW:
+        CloudPickler.dispatch_table[kind] = _reduced
+
+
+def _reduced(thing: Any) -> str | tuple[Any, ...]:
+    if thing.__module__ != "__main__":
+        try:
+            name: str = thing.__reduce__()
+            return name
+        except TypeError:  # no module has a name for it
+            pass
+    file, lines = thing.function.__code__.co_filename, lines_of(thing.function)
+    anew = _MADE_ANEW[type(thing)]
+    state = {name: value for name, value in vars(thing).items() if name not in anew}
+    # The attributes are set once the object exists: its function may refer to it.
+    return _empty, (type(thing), file, lines), state, None, None, _fill
+
+
+def _empty(kind: type, file: str, lines: list[str]) -> Any:
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # where the compiler reads the source
+    return object.__new__(kind)
+
+
+def _fill(thing: Any, state: dict[str, Any]) -> None:
+    vars(thing).update(state)
+    vars(thing).update({name: make() for name, make in _MADE_ANEW[type(thing)].items()})

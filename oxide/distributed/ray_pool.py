@@ -30,8 +30,7 @@ try:
 except ImportError as error:
     raise ImportError("oxide.ray needs ray, which is not installed: pip install 'oxide-gpu[ray]'") from error
 
-from oxide.distributed import ray_kernels
-from oxide.distributed.ray_actors import DeviceActor, Settings
+from oxide.distributed.ray_actors import DeviceActor, Settings, send_kernels_by_value
 from oxide.distributed.ray_batches import Batches, Scheduler, Worker
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
-ray_kernels.register()
+send_kernels_by_value()
 
 
 @final
@@ -311,8 +310,7 @@ def _checked_options(options: object) -> dict[str, Any]:
 
 
 def _share_of_gpus(actors: int, requested: float | None) -> float:
-    """Returns the number of GPUs of each actor, 0 for the CPU device. Warns if the cluster has fewer GPUs than were
-    requested."""
+    """Returns the number of GPUs of each actor, 0 for the CPU device. Warns if the cluster has too few."""
     found = float(ray.cluster_resources().get("GPU", 0))
     if requested is not None:
         if requested * actors > found:

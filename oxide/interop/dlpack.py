@@ -1,4 +1,8 @@
-"""DLPack capsules: exports a box, and imports a tensor after validating it.
+"""Descriptions of arrays that foreign code reads and writes: their layout in memory, and DLPack capsules.
+
+A layout comes from a DLPack tensor, from the fields of ``__cuda_array_interface__``, or is an address for
+``DeviceBox.from_raw_parts``. Whether the memory exists cannot be checked. The description itself is checked: the array
+fits into an address space, its elements are aligned and do not overlap, and its address is not null.
 
 A capsule holds the address of a structure that foreign code filled in, correctly or not. So the whole structure is read
 and validated before the tensor is taken over. A refused capsule is left unchanged: its own destructor releases the
@@ -11,19 +15,113 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from oxide.host.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, Dropping, released
-from oxide.interop.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.host.messages import written
 from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.runtime.memory import reclaim
+from oxide.runtime.memory.strides import contiguous_strides, may_share_elements, span
 
 if TYPE_CHECKING:
     from oxide.runtime.memory.memory import DeviceBox
+
+MOST_AXES = 64
+"""The largest number of axes that a NumPy array can have. ``d2h`` of a box with more axes would fail."""
+
+_LARGEST = 2**63 - 1
+_LOWEST_ADDRESS = 4096  # no system maps the first page
+_HIGHEST_ADDRESS = 2**57  # a five-level page table reaches no further
+
+
+@final
+class ForeignLayout:
+    """The address of an array's first element, its shape, its dtype and its strides. ``strides`` is in bytes, or None
+    for a C-contiguous array. All elements lie in the ``nbytes`` bytes that begin at the address ``low``."""
+
+    __slots__ = ("address", "dtype", "low", "nbytes", "shape", "strides")
+
+    def __init__(
+        self,
+        what: str,
+        address: int,
+        shape: tuple[int, ...],
+        strides: Sequence[int] | None,
+        dtype: np.dtype[Any],
+        unit: int = 1,
+    ) -> None:
+        """Validates a layout. ``what`` names the called function in errors. ``strides`` counts in units of ``unit``
+        bytes; it is None for an array in C order.
+
+        Raises ``BufferError`` for an impossible layout, and for an array that a box cannot represent.
+        """
+        self.shape = shape
+        self.dtype = dtype
+        self.strides: tuple[int, ...] | None = None
+        itemsize = dtype.itemsize
+        number = itemsize  # bytes of the axes so far: the C-order stride of the next axis
+        contiguous = True
+        for axis in range(len(shape) - 1, -1, -1):
+            size = shape[axis]
+            if size < 0:
+                raise BufferError(f"{what}: the array's shape is {written(shape)}, and a size is 0 or more")
+            if strides is not None and size > 1 and strides[axis] * unit != number:
+                contiguous = False
+            number *= size or 1
+        if number > _LARGEST:
+            raise BufferError(
+                f"{what}: the array's shape is {written(shape)} with {itemsize} bytes an element, which is beyond the "
+                "2**63 - 1 bytes that memory can have"
+            )
+        self.address = self.low = self.nbytes = 0
+        if 0 in shape:  # no elements: the address may be null
+            return
+        self.address = address
+        low, high = 0, number
+        if strides is not None and not contiguous:
+            usual = contiguous_strides(shape, itemsize)  # the stride of an axis of length one is ignored
+            self.strides = tuple(
+                [step * unit if size > 1 else other for size, step, other in zip(shape, strides, usual, strict=True)]
+            )
+            low, high = span(shape, self.strides, itemsize)
+        self.low, self.nbytes = address + low, high - low
+        if address == 0:
+            raise BufferError(f"{what}: the array's address is 0, and it has elements: its shape is {shape}")
+        if self.low < _LOWEST_ADDRESS or self.low + self.nbytes > _HIGHEST_ADDRESS:
+            raise BufferError(
+                f"{what}: the array, of shape {shape} and strides {written(self._steps())} bytes, at address "
+                f"{address:#x}, does not lie where a process or a device has memory"
+            )
+        if address % dtype.alignment:
+            raise BufferError(
+                f"{what}: the array begins at address {address:#x}, and {dtype} elements lie at multiples of "
+                f"{dtype.alignment}; copy it"
+            )
+        if self.strides is not None:
+            self._check_steps(what)
+
+    def _check_steps(self, what: str) -> None:
+        steps, itemsize = self._steps(), self.dtype.itemsize
+        if any(step % itemsize for step in steps):
+            raise BufferError(
+                f"{what}: the array's strides are {steps} bytes, and those of a box are multiples of an element's "
+                f"{itemsize}; copy it"
+            )
+        if may_share_elements(self.shape, steps, itemsize):
+            raise BufferError(
+                f"{what}: elements of the array share memory, as its shape is {self.shape} and its strides are {steps} "
+                "bytes: a box can be written, element by element; copy it"
+            )
+
+    def _steps(self) -> tuple[int, ...]:
+        return self.strides or contiguous_strides(self.shape, self.dtype.itemsize)
+
+
+# DLPack's structures
 
 VERSION = (1, 0)
 CPU, CUDA = 1, 2  # DLDeviceType
@@ -114,8 +212,7 @@ _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the t
 
 
 def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
-    for."""
+    """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` if it has none."""
     scalar = of_dtype(dtype)
     if scalar is None:
         raise BufferError(f"DLPack has no type for {dtype}")
@@ -225,8 +322,7 @@ class ImportedTensor(Dropping):
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. The callable is cached, because a library uses one deleter for all its
-    tensors."""
+    """Returns a library's deleter as a callable. A library uses one deleter for all its tensors."""
     return _Deleter(address)
 
 
@@ -244,8 +340,7 @@ def _unused_name(capsule: Any) -> tuple[bytes, int]:
 
 
 def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
-    """Returns the layout of a tensor in memory. Raises ``BufferError`` if the tensor is not on the device
-    ``announced``, or if a box cannot represent it."""
+    """Returns a tensor's layout. Raises ``BufferError`` if it is not on the device ``announced``, or fits no box."""
     data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
     # for host memory the device number is not compared
     if kind != announced[0] or (kind != CPU and number != announced[1]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 
 from oxide.driver.base import BINARY_MAGIC, Code, Target
 from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_parameters
-from oxide.errors import ArgumentError, LaunchError
+from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
 from oxide.runtime.devices.runtime import current_runtime
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from oxide.runtime.devices.runtime import Device
 
 _POINTER_BYTES = 8
+_NVRTC_FROM = "install it with pip install 'oxide-gpu[nvrtc]', or pass PTX or a cubin that nvcc made"
 
 
 class _Declared:
@@ -187,9 +189,7 @@ class ForeignModule:
     def _for(self, target: Target) -> tuple[bytes, str]:
         found = self._compiled.get(target.arch)
         if found is None:
-            from oxide.interop.nvrtc import compiled
-
-            found = self._compiled[target.arch] = compiled(self._image.decode(), target.arch, self._options)
+            found = self._compiled[target.arch] = _compiled(self._image.decode(), target.arch, self._options)
         return found
 
     @staticmethod
@@ -206,6 +206,41 @@ class ForeignModule:
     def __repr__(self) -> str:
         what = {"binary": "binary", "ptx": "PTX", "c++": "CUDA C++"}[self._kind]
         return f"<oxide.module of {what}, {byte_count(len(self._image))}>"
+
+
+def _compiled(source: str, arch: str, options: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Returns the code as a cubin for an architecture such as ``sm_90``, and as PTX. The PTX is only read for the types
+    of the parameters. The cubin is loaded, because a driver that is older than NVRTC refuses NVRTC's PTX.
+
+    Raises ``CompileError`` with NVRTC's log for code that does not compile, and if NVRTC is not installed. Raises
+    ``TypeError`` for unknown options.
+    """
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError as error:
+        raise CompileError(
+            f"CUDA C++ is compiled by NVRTC through cuda.core, which is missing: {_NVRTC_FROM}"
+        ) from error
+    given = {"std": "c++17", **options}
+    try:
+        made = ProgramOptions(**{"arch": arch, **given})
+    except TypeError as error:
+        raise TypeError(f"oxide.module: options are fields of cuda.core's ProgramOptions: {error}") from error
+    try:
+        program = Program(source, "c++", made)
+    except Exception as error:
+        if type(error).__name__ == "DynamicLibNotFoundError":
+            raise CompileError(f"CUDA C++ is compiled by NVRTC, which is not installed: {_NVRTC_FROM}") from error
+        raise CompileError(f"CUDA C++: {error}") from error
+    try:
+        cubin = bytes(program.compile("cubin").code)
+        with warnings.catch_warnings():  # that the driver could not load this PTX: it is never loaded
+            warnings.simplefilter("ignore")
+            return cubin, bytes(program.compile("ptx").code).decode().rstrip("\0")
+    except Exception as error:
+        raise CompileError(f"CUDA C++ for {arch} was refused by NVRTC: {error}") from error
+    finally:
+        program.close()
 
 
 @final

@@ -4,8 +4,7 @@ Export: the consumer's stream waits for the box's uses so far. On the CPU device
 Import: one of oxide's streams waits for the producer's work so far, and oxide orders every later use of the box as
 usual. After an export or import, neither side sees the other's new work on the memory. ``ctx.reads`` and ``ctx.writes``
 declare the other library's work to oxide. All boxes on the same memory share one history
-(``memory/address_ranges.py``). A producer's description of its memory is validated before use (``foreign_layout.py``,
-``dlpack.py``).
+(``memory/address_ranges.py``). A producer's description of its memory is validated before use (``dlpack.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from oxide.host.host_arrays import refuse_masked
 from oxide.host.locks import refuse_inside
 from oxide.host.messages import byte_count, dtype_name, written
 from oxide.interop import dlpack
-from oxide.interop.dlpack import CPU, CUDA, VERSION
-from oxide.interop.foreign_layout import MOST_AXES, ForeignLayout
+from oxide.interop.dlpack import CPU, CUDA, MOST_AXES, VERSION, ForeignLayout
 from oxide.language.types import REGISTERED, as_dtype
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.devices.scheduling import picked_stream
@@ -113,8 +111,7 @@ def on_interface(x: Any, first_use: Timeline | None) -> DeviceBox:
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
-    """Returns an array's layout, and its stream or None. Raises ``BufferError``, and ``TypeError`` for a dtype that a
-    box cannot have."""
+    """Returns an array's layout, and its stream or None. Raises ``TypeError`` for a dtype that a box cannot have."""
 
     def refusal(name: str, expected: str) -> BufferError:
         return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
@@ -154,8 +151,7 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
-    """Returns the allocation of the boxes that already exist on this memory, or None if there are no such boxes. Raises
-    ``BufferError`` if those boxes have several allocations."""
+    """Returns the allocation of the boxes that exist on this memory, or None. Raises ``BufferError`` for several."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
@@ -243,8 +239,7 @@ def _box(
 
 
 def _announced_device(x: Any) -> tuple[int, int]:
-    """Returns the device that an array announces, as DLPack's type and number. Raises ``BufferError`` for an invalid
-    answer."""
+    """Returns the device that an array announces. Raises ``BufferError`` for an invalid answer."""
     try:
         found = x.__dlpack_device__()
     except (BufferError, OxideError):

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.signature.generic_parameters import OpenParameter
+from oxide.compiler.signature.signature import OpenParameter
 from oxide.host.messages import written
-from oxide.interop.torch_runs import Run, memory_of, synchronize
 from oxide.runtime.launching.launch import ConfiguredKernel
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
@@ -30,6 +29,8 @@ try:
     import torch
 except ImportError as error:
     raise ImportError("oxide.torch needs torch, which is not installed: pip install 'oxide-gpu[torch]'") from error
+
+from oxide.interop.torch_runs import Run, memory_of, synchronize
 
 __all__ = ["op", "synchronize"]
 
@@ -70,8 +71,8 @@ def op(
         raise ValueError(f"oxide.torch.op: the name is {written(name)}; it must be of the form 'namespace::name'")
     if setup_context is not None and backward is None:
         raise TypeError(f"oxide.torch.op {name}: setup_context is for backward, which was not given")
-    kernel = _kernel_of(function)
-    if kernel is not None:
+    kernel = function._kernel if isinstance(function, ConfiguredKernel) else function
+    if isinstance(kernel, Kernel):
         kernel_plan = _KernelArguments(name, kernel, function, outputs)
         schema = kernel_plan.schema if schema is None else schema
         made, build = kernel_plan.outputs, kernel_plan.build
@@ -88,19 +89,6 @@ def op(
             )
         schema = _schema_of(name, function) if schema is None else schema
         made, build, like_inputs = outputs, None, False
-    return _define(name, schema, _contiguous(name, made), function, build, like_inputs, backward, setup_context)
-
-
-def _define(
-    name: str,
-    schema: str,
-    outputs: Callable[..., tuple[Any, ...]],
-    function: Any,
-    build: Callable[..., DeviceOperation[Any]] | None,
-    like_inputs: bool,
-    backward: Callable[..., Any] | None,
-    setup_context: Callable[..., None] | None,
-) -> Any:
     parsed = torch._C.parse_schema(name + schema)
     _check_schema(name, parsed)
     namespace, short = name.split("::")
@@ -110,15 +98,14 @@ def _define(
     library = torch.library.Library(namespace, "FRAGMENT")
     library.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))
     _libraries[name] = library
-    single = len(parsed.returns) == 1
-    run = Run(name, parsed, outputs, function, build, like_inputs)
+    contiguous = _contiguous(name, made, len(parsed.returns))
+    run = Run(name, parsed, contiguous, function, build, like_inputs)
     for key in ("CPU", "CUDA"):
         library.impl(short, run, key)
 
     def fake(*arguments: Any) -> Any:
-        made = outputs(*run.complete(arguments))
-        _check_count(name, made, len(parsed.returns))
-        return made[0] if single else made
+        tensors = contiguous(*run.complete(arguments))
+        return tensors[0] if len(tensors) == 1 else tensors
 
     torch.library.register_fake(name, fake, lib=library)
     if backward is None:
@@ -137,8 +124,8 @@ def _no_backward(name: str) -> Callable[..., Any]:
     return backward
 
 
-def _contiguous(name: str, outputs: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Wraps ``outputs``: the returned function returns a tuple of contiguous tensors. ``torch.empty_like`` keeps the
+def _contiguous(name: str, outputs: Callable[..., Any], count: int) -> Callable[..., tuple[Any, ...]]:
+    """Wraps ``outputs``: the returned function returns ``count`` contiguous tensors. ``torch.empty_like`` keeps the
     strides of a transposed tensor, but kernels write outputs in row-major order."""
 
     def made(*arguments: Any) -> tuple[Any, ...]:
@@ -150,14 +137,11 @@ def _contiguous(name: str, outputs: Callable[..., Any]) -> Callable[..., tuple[A
                     f"{name}: outputs gave {written(each)}; it must return a tensor of each output's shape and dtype, "
                     f"such as torch.empty_like(x)"
                 )
+        if len(tensors) != count:
+            raise TypeError(f"{name}: outputs gave {len(tensors)} tensors, and the schema says {count}")
         return tuple([each if each.is_contiguous() else each.new_empty(each.shape) for each in tensors])
 
     return made
-
-
-def _check_count(name: str, made: Sequence[Any], count: int) -> None:
-    if len(made) != count:
-        raise TypeError(f"{name}: outputs gave {len(made)} tensors, and the schema says {count}")
 
 
 def _check_schema(name: str, schema: Any) -> None:
@@ -224,13 +208,6 @@ def _torch_type(hint: Any) -> Any:
 
 
 # Kernels
-
-
-def _kernel_of(function: Any) -> Any:
-    """Returns the kernel that ``op`` was given, None if it was given a function."""
-    if isinstance(function, ConfiguredKernel):
-        return function._kernel
-    return function if isinstance(function, Kernel) else None
 
 
 def _number_type(parameter: Any) -> str | None:

@@ -22,6 +22,12 @@ from oxide.interop.numba_cuda.device_arrays import (
     device_array_like,
     from_cuda_array_interface,
     is_cuda_array,
+    managed_array,
+    mapped_array,
+    mapped_array_like,
+    pinned,
+    pinned_array,
+    pinned_array_like,
     to_device,
 )
 from oxide.interop.numba_cuda.devices import (
@@ -41,15 +47,6 @@ from oxide.interop.numba_cuda.devices import (
     select_device,
 )
 from oxide.interop.numba_cuda.dispatcher import jit
-from oxide.interop.numba_cuda.host_memory import (
-    managed_array,
-    mapped_array,
-    mapped_array_like,
-    pinned,
-    pinned_array,
-    pinned_array_like,
-)
-from oxide.interop.numba_cuda.installing import install, uninstall
 from oxide.interop.numba_cuda.streams import (
     default_stream,
     event,
@@ -59,14 +56,17 @@ from oxide.interop.numba_cuda.streams import (
     synchronize,
 )
 from oxide.interop.numba_cuda.substitutes import (
+    UNSERVED,
     Reduce,
     attribute_of,
     cudadrv,
     guvectorize,
+    install,
     served,
+    uninstall,
+    unserved,
     vectorize,
 )
-from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
 from oxide.runtime.operations.transfers import h2d
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@
 with a method ``picture`` can be drawn.
 """
 
-from oxide.pictures.drawing import svg
-from oxide.pictures.picture import Drawable, Edge, Node, Picture, Sketch
+from oxide.pictures.drawing import Drawable, Edge, Node, Picture, Sketch, svg
 
 __all__ = ["Drawable", "Edge", "Node", "Picture", "Sketch", "svg"]

@@ -1,18 +1,22 @@
-"""Draws a picture as a self-contained SVG.
+"""Pictures: their data, which are nodes and edges without positions and colours, and how they are drawn.
 
-Text has a light background of its own, and lines are medium grey. So the drawing is readable on light and dark pages,
-as part of the page or as an image, and needs no style of the page.
+A picture is drawn as a self-contained SVG. Text has a light background of its own, and lines are medium grey. So the
+drawing is readable on light and dark pages, as part of the page or as an image, and needs no style of the page. HTML
+for notebooks shows it, and tables and source text with marked lines. There, colours are translucent and text has the
+page's own colour.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from typing import Literal, Protocol, final
 
 from oxide.pictures.layout import Place, arrange
-from oxide.pictures.picture import Drawable, Edge, Node, Picture
 
 _FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _CHARACTER = 7.3  # the width of a character of 12 px, in pixels
@@ -34,6 +38,92 @@ _FILLS = {
 }
 _STREAMS = ("#4f8a10", "#1f6fb2", "#b2561f", "#7a3fb0", "#a31f5b", "#0f8a80", "#8a7a0f", "#555555")
 _DASHES = {"data": "", "order": ' stroke-dasharray="2 4"', "wait": ' stroke-dasharray="7 4"'}
+_PRE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;line-height:1.45;background:transparent"
+_MARKS = {
+    "good": "rgba(70,170,70,.22)",
+    "fair": "rgba(60,130,220,.22)",
+    "bad": "rgba(235,140,0,.30)",
+    "note": "rgba(128,128,128,.20)",
+}
+
+NodeKind = Literal["launch", "copy", "memory", "host", "join", "graph", "unknown"]
+"""The kind of a node, in the order above: a kernel's launch; a copy or a collective; device memory, given or filled; a
+host function or host data; an operation that only combines others; the launch of a graph, or a conditional in a graph;
+an operation of which nothing more is known before it runs."""
+
+EdgeKind = Literal["data", "order", "wait"]
+"""The kind of an edge. ``"data"``: the target uses a result of the source. ``"order"``: the target runs after the
+source. ``"wait"``: as ``"data"``, and the target's stream waits for the source's stream."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: ``title`` names it, and ``details`` are lines below the title. ``stream`` names the stream or the device
+    that the node runs on, and is empty if the picture has only one."""
+
+    key: int
+    kind: NodeKind
+    title: str
+    details: tuple[str, ...] = ()
+    stream: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An edge between two nodes, given by their keys. ``label`` describes the data that flows along the edge."""
+
+    source: int
+    target: int
+    label: str = ""
+    kind: EdgeKind = "data"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges, with a title and with notes that are written below the drawing."""
+
+    title: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Drawable(Protocol):
+    """An object that has a picture."""
+
+    def picture(self) -> Picture:
+        """Returns the object's picture."""
+
+
+@final
+class Sketch:
+    """Collects the nodes and edges of a picture."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._edges: dict[Edge, None] = {}  # in order; two equal edges are one
+
+    def node(self, kind: NodeKind, title: str, details: tuple[str, ...] = (), stream: str = "") -> int:
+        """Adds a node and returns its key."""
+        self._nodes.append(Node(len(self._nodes), kind, title, details, stream))
+        return len(self._nodes) - 1
+
+    def edge(self, source: int, target: int, label: str = "", kind: EdgeKind = "data") -> None:
+        """Adds an edge between two nodes that were added before, given by their keys. Raises ``ValueError`` if no node
+        has such a key."""
+        if not (0 <= source < len(self._nodes) and 0 <= target < len(self._nodes)):
+            raise ValueError(f"an edge from {source} to {target}: the picture has {len(self._nodes)} nodes")
+        self._edges[Edge(source, target, label, kind)] = None
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def picture(self, title: str, notes: tuple[str, ...] = ()) -> Picture:
+        """Returns the picture of all that was added."""
+        return Picture(title, tuple(self._nodes), tuple(self._edges), notes)
 
 
 def svg(thing: Picture | Drawable) -> str:
@@ -184,3 +274,51 @@ def _text(text: str) -> str:
     """Escapes text for XML. Replaces characters that XML does not allow, control characters and lone surrogates, by
     �."""
     return escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text))
+
+
+# HTML for notebooks
+
+
+def drawn(thing: Picture | Drawable) -> str:
+    """Returns the drawing of an object, in an element that scrolls."""
+    return f'<div style="overflow-x:auto">{svg(thing)}</div>'
+
+
+def preformatted(text: str) -> str:
+    """Returns HTML that shows a text unchanged, with its line breaks."""
+    return f'<pre style="{_PRE}">{escape(text)}</pre>'
+
+
+def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
+    """Returns a table of names and values."""
+    body = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    head = f'<caption style="text-align:left;white-space:nowrap">{escape(caption)}</caption>' if caption else ""
+    return f'<table style="color:inherit">{head}{body}</table>'
+
+
+def listing(lines: Sequence[str], first: int, marks: Mapping[int, Sequence[tuple[str, str]]], caption: str = "") -> str:
+    """Returns source lines with their numbers, which begin with ``first``. ``marks`` maps the number of a line to pairs
+    of a mark ("good", "fair", "bad" or "note") and a text, which is shown after the line. The line has the colour of
+    its worst mark."""
+    ranking = list(_MARKS)
+    width = len(str(first + len(lines)))
+    longest = max((len(line) for line in lines), default=0)
+    rows = []
+    for number, line in enumerate(lines, first):
+        found = marks.get(number, ())
+        text = f"{number:>{width}}  {line}"
+        if found:
+            worst = max((mark for mark, _ in found if mark != "note"), key=ranking.index, default="note")
+            remarks = "; ".join(remark for _, remark in found)
+            row = (
+                f'<span style="background:{_MARKS[worst]}" title="{escape(remarks)}">{escape(text)}</span>'
+                f'{" " * (longest - len(line))}  <span style="opacity:.75"># {escape(remarks)}</span>'
+            )
+        else:
+            row = escape(text)
+        rows.append(row)
+    head = f"<b>{escape(caption)}</b>\n" if caption else ""
+    return f'<pre style="{_PRE}">{head}{chr(10).join(rows)}</pre>'

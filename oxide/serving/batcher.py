@@ -145,17 +145,13 @@ class Batcher(Generic[Request, Result]):
         for label, count in (("max_batch", max_batch), ("max_queue", max_queue), ("max_in_flight", max_in_flight)):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise ValueError(f"Batcher({label}={written(count)}): it must be an integer of 1 or more")
-        _require_number("max_wait", max_wait, 0.0)
+        _require_number("max_wait", max_wait)
         if when_full not in ("raise", "wait"):
             raise ValueError(f'Batcher(when_full={written(when_full)}): it must be "raise" or "wait"')
         if (cost is None) != (max_cost is None):
             raise ValueError("Batcher takes cost and max_cost together: the cost of a request, and a batch's most")
-        if cost is not None and not callable(cost):
-            raise TypeError(f"Batcher(cost=…) takes a function of a request, not {type(cost).__name__}")
         if max_cost is not None:
-            _require_number("max_cost", max_cost, 0.0)
-        if key is not None and not callable(key):
-            raise TypeError(f"Batcher(key=…) takes a function of a request, not {type(key).__name__}")
+            _require_number("max_cost", max_cost)
         if reruns is not None and (isinstance(reruns, bool) or not isinstance(reruns, int) or reruns < 0):
             raise ValueError(f"Batcher(reruns={written(reruns)}): it must be an integer of 0 or more, or None")
         if not _is_positive(ageing):
@@ -164,8 +160,13 @@ class Batcher(Generic[Request, Result]):
             raise TypeError(
                 f"Batcher(policy=…) takes a policy with a method next_stream(device), not {type(policy).__name__}"
             )
-        if on_batch is not None and not callable(on_batch):
-            raise TypeError(f"Batcher(on_batch=…) takes a function of a report, not {type(on_batch).__name__}")
+        for label, function, of in (
+            ("cost", cost, "request"),
+            ("key", key, "request"),
+            ("on_batch", on_batch, "report"),
+        ):
+            if function is not None and not callable(function):
+                raise TypeError(f"Batcher({label}=…) takes a function of a {of}, not {type(function).__name__}")
         if inspect.iscoroutinefunction(on_batch):
             raise TypeError("Batcher(on_batch=…) takes an ordinary function, not an async one: nothing would await it")
         if not isinstance(name, str):
@@ -712,9 +713,9 @@ def _given_up() -> OperationCancelledError:
     return OperationCancelledError("the batcher's block ended by an exception or a cancellation before the answer")
 
 
-def _require_number(label: str, number: object, least: float) -> None:
-    if isinstance(number, bool) or not isinstance(number, Real) or not least <= float(number) < math.inf:
-        raise ValueError(f"Batcher({label}={written(number)}): it must be a number of {least:g} or more")
+def _require_number(label: str, number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= float(number) < math.inf:
+        raise ValueError(f"Batcher({label}={written(number)}): it must be a number of 0 or more")
 
 
 def _is_positive(number: object) -> bool:

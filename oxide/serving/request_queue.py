@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Container, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
@@ -194,12 +195,8 @@ class _Group(Generic[Request, Result]):
 
     @property
     def first(self) -> Pending[Request, Result]:
-        return min((next(iter(level)) for level in self.levels.values()), key=_rank)
+        return min((next(iter(level)) for level in self.levels.values()), key=attrgetter("rank"))
 
     @property
     def oldest(self) -> float:
         return min(next(iter(level)).arrived for level in self.levels.values())
-
-
-def _rank(pending: Pending[Any, Any]) -> tuple[float, float]:
-    return pending.rank

@@ -3,7 +3,7 @@
 ``trace`` writes a file for ui.perfetto.dev, and ``profile`` makes a table.
 """
 
-from oxide.tracing.profiles import Profile, ProfileRow
-from oxide.tracing.sessions import Trace, profile, trace
+from oxide.tracing.profiles import Profile, ProfileRow, profile
+from oxide.tracing.traces import Trace, trace
 
 __all__ = ["Profile", "ProfileRow", "Trace", "profile", "trace"]

@@ -1,14 +1,16 @@
-"""Profiles: counts, times and rates of each kernel and each kind of copy."""
+"""``oxide.profile``: counts, times and rates of each kernel and each kind of copy."""
 
 from __future__ import annotations
 
 import html
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from oxide.tracing import recorder
 from oxide.tracing.events import Event, Work
 
 _SAMPLES = 100_000
@@ -190,7 +192,25 @@ _HEADS = ("name", "kind", "device", "count", "total ms", "mean µs", "p99 µs", 
 _WORDS = 3  # the number of columns of words, which come first
 
 
-def checked_flops(flops: Any) -> Mapping[str, float]:
+@contextmanager
+def profile(*, flops: Mapping[str, float] | None = None) -> Iterator[Profile]:
+    """Counts and times kernels, copies and fills inside the ``with``: ``with oxide.profile() as p: …``, then
+    ``print(p)``.
+
+    ``flops`` maps the name of a kernel to the number of floating-point operations of a launch, which the runtime does
+    not know: ``flops={"sgemm": 2 * n**3}``. The end of the ``with`` blocks the thread until the work submitted so far
+    has ended. Raises ``TypeError`` if ``flops`` is not a dict of numbers by name, ``ValueError`` if a number is
+    negative or not finite.
+    """
+    taken = Profile(_checked_flops(flops))
+    recorder.begin(taken)
+    try:
+        yield taken
+    finally:
+        taken.device_times = recorder.end(taken)
+
+
+def _checked_flops(flops: Any) -> Mapping[str, float]:
     """Returns the argument ``flops`` of ``profile``, or an empty dict for None. Raises ``TypeError`` for anything but
     numbers by name, and ``ValueError`` for a number that is negative or not finite."""
     if flops is None:

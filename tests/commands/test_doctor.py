@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from oxide.commands import diagnosis
-from oxide.commands.diagnosis import Finding, Trial
+from oxide.commands import doctor as diagnosis
+from oxide.commands.doctor import Finding, Trial
 from oxide.commands.machine import CudaDriver, Gpu, nvidia_cards
 from oxide.commands.program import main
 from oxide.host import core

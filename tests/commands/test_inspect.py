@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oxide.commands import machine, sass
+from oxide.commands import listing, machine
 from oxide.commands.listing import by_place
 from oxide.commands.program import main
 from tests.commands.command_line import ROOT, oxide
@@ -87,7 +87,7 @@ def test_sass_is_that_of_the_compute_capability(capsys: pytest.CaptureFixture[st
 def test_a_tool_that_is_missing_is_named(
     there: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sass, "find_tool", lambda name: f"/bin/{name}" if name in there else None)
+    monkeypatch.setattr(listing, "find_tool", lambda name: f"/bin/{name}" if name in there else None)
     assert main(["inspect", "oxide_kernels:matvec_naive", "--sass"]) == 2
     assert message in capsys.readouterr().err
 
@@ -96,9 +96,9 @@ def test_a_tool_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tool = tmp_path / "ptxas"
     tool.write_text("#!/bin/sh\necho 'ptxas fatal: no' >&2\nexit 255\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(sass, "find_tool", lambda name: str(tool))
+    monkeypatch.setattr(listing, "find_tool", lambda name: str(tool))
     with pytest.raises(LookupError, match="ptxas failed: ptxas fatal: no"):
-        sass.disassembly(".target sm_90\n")
+        listing.disassembly(".target sm_90\n")
 
 
 def test_tools_are_found_in_the_toolkit_and_in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oxide.commands.template import FILES
+from oxide.commands.new import FILES
 from tests.commands.command_line import ROOT, oxide
 
 

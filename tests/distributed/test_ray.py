@@ -22,11 +22,11 @@ import trio.testing
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'oxide-gpu[ray]'")
 
 from oxide import BoundsError, OperationCancelledError  # noqa: E402
+from oxide.distributed import ray_actors  # noqa: E402
 from oxide.distributed import ray_pool as ray_pools  # noqa: E402
 from oxide.distributed.ray_actors import DeviceActor, RestartedError, Settings  # noqa: E402
 from oxide.distributed.ray_batches import is_large  # noqa: E402
 from oxide.ray import ActorLostError, ActorPool  # noqa: E402
-from oxide.runtime.operations import transfers  # noqa: E402
 from tests.distributed.ray_models import (  # noqa: E402
     Affine,
     Echo,
@@ -219,8 +219,8 @@ def test_the_weights_are_uploaded_from_the_object_store_itself(monkeypatch: pyte
         uploaded.append(array)
         return h2d(array)
 
-    h2d = transfers.h2d
-    monkeypatch.setattr(transfers, "h2d", spy)
+    h2d = ray_actors.h2d
+    monkeypatch.setattr(ray_actors, "h2d", spy)
     monkeypatch.setenv("OXIDE_CPU_THREADS", "2")
     weights = np.arange(1 << 20, dtype=np.float32)
     model = ray.cloudpickle.dumps((Affine, {}))

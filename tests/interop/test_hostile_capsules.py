@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import oxide
 from oxide import d2h, from_cuda_array_interface, from_dlpack, h2d, reclaim
 from oxide.driver.cpu import CpuDriver
-from oxide.interop.foreign_layout import MOST_AXES
+from oxide.interop.dlpack import MOST_AXES
 from oxide.testing import use_driver
 from tests.interop.capsules import Exporter
 from tests.interop.test_interop_streams import Described, Foreign

@@ -43,7 +43,7 @@ from oxide import (  # noqa: E402
 from oxide.driver.cpu import CpuDriver  # noqa: E402
 from oxide.interop import torch as torch_definitions  # noqa: E402
 from oxide.interop import torch_runs  # noqa: E402
-from oxide.interop.torch_launches import repeated  # noqa: E402
+from oxide.interop.torch_runs import repeated  # noqa: E402
 from oxide.runtime.devices.fault_records import StandingReport  # noqa: E402
 from oxide.runtime.submission.lending import Lender  # noqa: E402
 from oxide.testing import FailingDriver, use_driver  # noqa: E402
@@ -518,7 +518,7 @@ def on_a_stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def calls(kernel_: Any, outputs: Any, schema: str = "(Tensor x, float s) -> Tensor") -> Any:
         arguments = torch_definitions._KernelArguments("oxide_test::calls", kernel_, kernel_, outputs)
-        made = torch_definitions._contiguous("oxide_test::calls", outputs)
+        made = torch_definitions._contiguous("oxide_test::calls", outputs, 1)
         run = torch_runs.Run(
             "oxide_test::calls", torch._C.parse_schema("oxide_test::calls" + schema), made, kernel_, arguments.build
         )

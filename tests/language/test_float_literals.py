@@ -32,7 +32,7 @@ from oxide import (
     zeros,
 )
 from oxide.__main__ import main
-from oxide.compiler.source.widening import Widening
+from oxide.compiler.source.faults import Widening
 from oxide_kernels import map_
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}

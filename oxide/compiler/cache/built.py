@@ -1,8 +1,14 @@
-"""The specializations of a kernel that was built ahead of time, and their code.
+"""Kernels that were built ahead of time: the directory that holds them, the processors that run its code, and the
+specializations that are found in it.
 
-``oxide build`` writes kernels to a *directory*, whose manifest has a record of each specialization. A ``BuiltEntry``
-reads one record, and takes the place of the disk cache's ``Entry``. Both encode the front end's results in the same
-way. A directory holds no IR, so its kernels are neither fused with others nor compiled for further devices.
+``oxide build`` writes kernels to a *directory*: files of code, and ``manifest.json``, which has a record of each
+specialization. A ``BuiltEntry`` reads one record, and takes the place of the disk cache's ``Entry``. Both encode the
+front end's results in the same way. A directory holds no IR, so its kernels are neither fused with others nor compiled
+for further devices.
+
+The manifest has a checksum of its own content, and the name and checksum of each file. Nothing is unpickled. The
+checksums detect damage, but not manipulation. The files are machine code, so a user must trust a directory like a
+program.
 
 Every directory also has oxide's own kernels, such as the kernel of strided copies. Loading a directory makes them known
 to the whole process (``provide``), which uses them if the compiler is not installed.
@@ -10,7 +16,11 @@ to the whole process (``provide``), which uses them if the compiler is not insta
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +30,8 @@ from oxide.compiler.cache.entries import Facts, decoded, decoded_needs, encoded
 from oxide.compiler.declaration.description import KernelDescription
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target, capability_of
-from oxide.errors import CompileError
+from oxide.errors import ArgumentError, CompileError
 from oxide.host import disk
-
-from .manifest import file_digest, read_file
-from .processors import named_arch, needed_features, without_features
-
-__all__ = ["BuiltEntry", "BuiltKernel", "described_code", "described_entry", "key_of", "provide", "provided_entry"]
 
 
 def key_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
@@ -161,9 +166,8 @@ class BuiltEntry:
 
 
 def _runs_on(arch: str, device: str) -> bool:
-    """Returns whether PTX for an architecture runs on a device. The driver compiles PTX for the architecture that the
-    PTX names and for newer ones. If the architecture has a suffix, as in ``sm_90a``, the PTX runs on that architecture
-    alone."""
+    """Returns whether PTX for an architecture runs on a device: on its own or a newer one. With a suffix, as in
+    ``sm_90a``, it runs on its own alone."""
     if not arch[-1].isdigit():
         return capability_of(arch) == capability_of(device)
     return capability_of(arch) <= capability_of(device)
@@ -209,8 +213,7 @@ def _signature(types: Mapping[str, str], tile: str) -> str:
 
 
 def _tile_text(key: tuple[Any, ...]) -> str:
-    """Returns the constants and options that select a tile kernel's specialization, written as arguments of
-    ``specialize``; "" for a thread kernel."""
+    """Returns the constants and options of a tile kernel, written as arguments of ``specialize``; else ""."""
     if not key:
         return ""
     *named, threads, stages, _ = key
@@ -228,9 +231,135 @@ def provide(name: str, directory: Path, records: Sequence[Mapping[str, Any]]) ->
 
 
 def provided_entry(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry | None:
-    """Returns the specialization of one of oxide's own kernels from a loaded directory. None for any other kernel, or
-    if no loaded directory has the specialization."""
+    """Returns the specialization of one of oxide's own kernels from a loaded directory, or None."""
     module = str(kernel.function.__module__).partition(".")[0]
     if not _provided or module not in ("oxide", "oxide_kernels"):
         return None
     return _provided.get(key_of(kernel, parameters))
+
+
+# The directory
+
+FORMAT = 1
+"""The version of the manifest's format. Several versions of oxide may share one."""
+
+NAME = "manifest.json"
+
+
+def write_directory(directory: Path, content: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Removes an old manifest, writes the files, and writes the new manifest last. A directory whose writing was
+    interrupted therefore has no manifest, or an incomplete one, which is refused. Raises ``ArgumentError`` if the
+    directory cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (directory / NAME).unlink()
+        for name, image in files.items():
+            (directory / name).write_bytes(image)
+        whole = {"format": FORMAT, "checksum": _checksum(content), **content}
+        (directory / NAME).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"{directory} cannot be written: {error.strerror or error}; name another folder") from None
+
+
+def read_manifest(directory: Path, version: str) -> dict[str, Any]:
+    """Returns the manifest of a directory that was built by the version ``version`` of oxide. Raises ``ArgumentError``
+    if the manifest is missing, damaged, or from another version."""
+    path = directory / NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(
+            f"{directory} has no {NAME} that can be read ({error.strerror or error}); `oxide build … -o {directory}` "
+            "makes one"
+        ) from None
+    except UnicodeDecodeError:
+        raise _damaged(path) from None
+    try:
+        found = json.loads(text)
+        form, checksum, by = found.pop("format"), found.pop("checksum"), found["oxide"]
+        is_intact = checksum == _checksum(found)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise _damaged(path) from None
+    if form != FORMAT or by != version:
+        raise ArgumentError(
+            f"{directory} was built by oxide {by} (format {form}), and this is oxide {version} (format {FORMAT}): "
+            "build it again with this version"
+        )
+    if not is_intact:
+        raise _damaged(path)
+    manifest: dict[str, Any] = found
+    return manifest
+
+
+def read_file(directory: Path, name: str, digest: str) -> bytes:
+    """Returns the content of a file of the directory. Raises ``ArgumentError`` if it is missing or damaged."""
+    path = directory / os.path.basename(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read: {error.strerror or error}; build the directory again") from None
+    if file_digest(content) != digest:
+        raise _damaged(path)
+    return content
+
+
+def file_digest(content: bytes) -> str:
+    """Returns the checksum of a file's content."""
+    return disk.digest((content,))
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return disk.digest((json.dumps(content, sort_keys=True),))
+
+
+def _damaged(path: Path) -> ArgumentError:
+    return ArgumentError(f"{path} is damaged: it is not what was written; build the directory again")
+
+
+# Processors
+#
+# LLVM may emit instructions of any set that the target has. So code runs on any processor that has all these sets,
+# whatever the processor's name. Instruction sets that only operating systems or intrinsics use are left out.
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+BASELINES = {
+    "x86-64": (),
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+}
+"""The levels of the x86-64 ABI, and the instruction sets that each level has beyond plain x86-64."""
+
+_SYSTEM = frozenset((
+    "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "hreset", "ibt", "invpcid", "kl", "lwp",
+    "movdir64b", "movdiri", "mwaitx", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm",
+    "serialize", "sgx", "shstk", "tsxldtrk", "uintr", "usermsr", "vmx", "waitpkg", "wbnoinvd", "widekl", "xsave",
+    "xsavec", "xsaveopt", "xsaves",
+))  # fmt: skip
+
+
+def needed_features(target: Target) -> list[str]:
+    """Returns the instruction sets that code for a native target may use."""
+    if target.arch in BASELINES:
+        return sorted(BASELINES[target.arch])
+    return sorted(_features(target) - _SYSTEM - {name for name in _features(target) if name.startswith("amx")})
+
+
+def without_features(target: Target, arch: str, needed: Sequence[str]) -> set[str]:
+    """Returns the instruction sets that code needs and the processor ``target`` lacks. If this machine has another
+    architecture than the code, returns the code's architecture instead."""
+    machine = "x86_64" if arch in BASELINES else arch.partition(":")[0]
+    if machine != platform.machine():
+        return {machine}
+    return set(needed) - _features(target)
+
+
+def named_arch(target: Target) -> str:
+    """Returns the name of a native target: a level of x86-64, or machine and processor, ``x86_64:znver4``."""
+    return target.arch if target.arch in BASELINES else f"{platform.machine()}:{target.arch}"
+
+
+def _features(target: Target) -> set[str]:
+    return {name[1:] for name in target.features.split(",") if name.startswith("+")}

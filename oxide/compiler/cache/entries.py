@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.declaration.description import LaunchNeeds
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.widening import Widening
+from oxide.compiler.source.faults import FaultSite, Widening
 from oxide.driver.base import Code, Target
 from oxide.host import disk
 from oxide.host.locks import new_lock, unheld
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from oxide.compiler.declaration.description import KernelDescription
     from oxide.compiler.elementwise.accesses import Elementwise
     from oxide.compiler.ir.portable import PortableKernel
-    from oxide.compiler.signature.captured import Captured
+    from oxide.compiler.signature.untyped_arguments import Captured
 
 __all__ = ["Entry", "Facts", "Unknown", "decoded", "decoded_needs", "encoded", "entry_of", "warn_of_unknown"]
 
@@ -204,7 +203,7 @@ _CLASSES = {
     "Placement": "oxide.compiler.bounds.hoist",
     "PortableKernel": "oxide.compiler.ir.portable",
     "SharedMemory": "oxide.compiler.ir.primitives",
-    "Widening": "oxide.compiler.source.widening",
+    "Widening": "oxide.compiler.source.faults",
 }
 """The dataclasses that the cache can encode, with the module of each."""
 
@@ -228,8 +227,7 @@ def encoded(value: Any, labels: Mapping[str, str]) -> Any:
 
 
 def decoded(value: Any, files: Mapping[str, str]) -> Any:
-    """Returns the value that ``encoded`` has encoded. ``files`` maps labels back to the file names of notebook
-    cells."""
+    """Returns the value that ``encoded`` has encoded. ``files`` maps the labels of cells back to file names."""
     if isinstance(value, str):
         return files.get(value, value)
     if isinstance(value, list):
@@ -246,6 +244,5 @@ def decoded(value: Any, files: Mapping[str, str]) -> Any:
 
 
 def decoded_needs(needs: dict[str, Any]) -> LaunchNeeds:
-    """Rebuilds a ``LaunchNeeds`` from the dict that ``dataclasses.asdict`` made of it, after JSON stored the dict. JSON
-    has no tuples, so the list ``tiled`` becomes a tuple again."""
+    """Rebuilds a ``LaunchNeeds`` from the dict that ``dataclasses.asdict`` made of it. JSON has no tuples."""
     return LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])}))

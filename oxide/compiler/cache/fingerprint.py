@@ -34,12 +34,10 @@ import numpy as np
 from oxide import errors
 from oxide.compiler.declaration.description import KernelDescription
 from oxide.compiler.ptx import libdevice
-from oxide.compiler.signature.captured import captured
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.source import EMPTY, as_written, closure_values
-from oxide.compiler.source.text import lines_of
+from oxide.compiler.signature.signature import Closed, Lifted
+from oxide.compiler.signature.untyped_arguments import captured
+from oxide.compiler.source.source import EMPTY, as_written, closure_values, lines_of
 from oxide.driver import record_layout, records
 from oxide.errors import cell_of
 from oxide.host import disk
@@ -330,8 +328,7 @@ class _Text:
         return cell_label(self.cells.setdefault(name, len(self.cells)))
 
     def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
-        """Returns whether a value was added before. If it was, adds only the number that the value got the first
-        time."""
+        """Returns whether a value was added before. If so, adds only the number that it got the first time."""
         key = (id(value), attributes)
         if key in self._seen:
             self.add("again", str(self._seen[key]))
@@ -370,8 +367,7 @@ def _reached(holder: Any, name: str) -> Any:
 
 
 def _signatures(dispatcher: Any) -> list[Any]:
-    """Returns the explicit signatures of a numba function, or an empty list. numba converts a call's arguments to the
-    types of a signature."""
+    """Returns the explicit signatures of a numba function, to whose types numba converts arguments."""
     return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
 
 

@@ -11,12 +11,15 @@ import difflib
 import enum
 import sys
 from collections.abc import Iterable
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from oxide.compiler.signature.annotation_advice import dtype_name
+from oxide.compiler.signature.annotations import dtype_name
+from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.source.source import located_in
+from oxide.errors import CompileError
 
 _MATHEMATICS = """acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist erf erfc exp exp2
 expm1 fabs factorial floor fma fmod frexp gamma gcd hypot isclose isfinite isinf isnan isqrt lcm ldexp lgamma log log10
@@ -144,8 +147,7 @@ INTERPRET = "run k.interpret(…) for a kernel k, or set OXIDE_INTERPRET=1"
 
 
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
-    """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name in the
-    kernel."""
+    """Returns why a kernel cannot use an object from outside it, which it calls ``shown``, and what to do."""
     if getattr(value, "__name__", "") == "set_trace":
         return f"{shown} stops no kernel: write breakpoint() here, and {INTERPRET}"
     dtype = dtype_name(value)
@@ -219,8 +221,7 @@ def indexed(shown: str, ndim: int, *, length: str = "{}.shape[0]", element: str 
 
 
 def of_loop(node: ast.expr, instead: str = "") -> str:
-    """Returns the error for a loop over an expression. ``instead`` is what to write, if it does not follow from the
-    expression alone."""
+    """Returns the error for a loop over an expression. ``instead`` is what to write, if the caller knows more."""
     problem, shown = f"a for loop in a kernel goes over {LOOPS}", ast.unparse(node)
     if instead.startswith("over "):
         return f"{problem}; {instead}"
@@ -289,3 +290,56 @@ def _printed(node: ast.AST) -> str:
         label = str(node.left.value).partition("%")[0].strip(" =:")
         return ", ".join([*([repr(label)] if label else []), *(ast.unparse(value) for value in values)])
     return ""
+
+
+# Wrong uses of ``@kernel``, and of kernels
+
+INSTEAD = {
+    "forall": "kernel[LaunchConfig.for_num_elems(n)](...) launches a thread for each of n elements",
+    "inspect_asm": "kernel.ptx() is the PTX; of a generic kernel kernel.specialize(...).ptx()",
+    "inspect_llvm": "kernel.llvm_ir() is the LLVM IR; of a generic kernel kernel.specialize(...).llvm_ir()",
+    "inspect_sass": "kernel.ptx() is the PTX, which cuobjdump disassembles once ptxas has assembled it",
+    "inspect_types": "kernel.llvm_ir() is the LLVM IR, where every value has its type",
+    "get_regs_per_thread": "kernel.resources().registers",
+    "get_shared_mem_per_block": "kernel.resources().shared_bytes",
+    "get_local_mem_per_thread": "kernel.resources().local_bytes",
+    "get_const_mem_size": "kernel.resources().constant_bytes",
+    "get_max_threads_per_block": "kernel.resources().max_threads_per_block",
+    "max_cooperative_grid_blocks": "a launch that syncs its grid says how many blocks fit",
+    "compile": "kernel.specialize(...) compiles; a launch does so by itself",
+    "overloads": "kernel.specialize(...) is the kernel for certain types",
+    "py_func": "kernel.function is the Python function",
+}
+"""oxide's replacements for the attributes of numba-cuda's kernels. ``kernel`` stands for the kernel's name."""
+
+
+def no_attribute(name: str, attribute: str) -> AttributeError:
+    """Returns the error for an attribute that a kernel does not have."""
+    instead = INSTEAD.get(attribute)
+    return AttributeError(f"kernel {name} has no {attribute}" + (f": {instead}" if instead else ""), name=attribute)
+
+
+def no_function(given: Any) -> CompileError:
+    """Returns the error for an argument of ``@kernel`` that is no plain function, at the caller's line."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("oxide."):
+        frame = frame.f_back
+    if frame is None:
+        return CompileError(_problem(given))
+    return located_in(frame.f_code.co_filename, frame.f_lineno, _problem(given))
+
+
+def _problem(given: Any) -> str:
+    if isinstance(given, str):
+        return (
+            f"@kernel({given!r}): @kernel takes no signature, as arguments say their types: write @kernel, and "
+            "annotate the parameters where you want them fixed, as in x: Slice[f32]"
+        )
+    if type(given).__name__ == "Kernel":
+        return f"{given.name} is a kernel already: leave out the second @kernel"
+    if isinstance(given, DeviceFunction):
+        return (
+            f"{given.function.__name__} is a @device function, which kernels call, and no kernel: leave out one of them"
+        )
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
+    return f"@kernel makes a kernel of a Python function, not of {what}: write @kernel above a def"

@@ -10,7 +10,6 @@ by name, never stored or passed.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -18,13 +17,12 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.signature.annotation_advice import dtype_name, of_element
+from oxide.compiler.signature.annotations import dtype_name, of_element
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import NumberType
-from oxide.compiler.source.source import EMPTY, closure_values, column_of, located, parse_definition
+from oxide.compiler.source.source import EMPTY, column_of, located, outer_names, parse_definition
 from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language import thread
@@ -34,10 +32,10 @@ from oxide.language.unroll import unroll
 from oxide.language.views import zip_exact
 
 from . import advice
-from .assignment import unassigned_read
+from .assignment import stored_names, unassigned_read
 from .constructs import PRINT_KEYWORDS, UNSUPPORTED, refused
-from .conveniences import plain
 from .numpy_functions import in_kernels
+from .rewritten import plain
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
 Uniform: TypeAlias = tuple[str, object] | None
@@ -86,13 +84,8 @@ class _Definition:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.tree, self.indent = parse_definition(function)
-        self.assigned: set[str] = set()
-        self.iterated: set[int] = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.assigned.add(node.id)
-            elif isinstance(node, ast.For):
-                self.iterated.add(id(node.iter))
+        self.assigned = stored_names([self.tree])
+        self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
 
 
 def check(
@@ -187,15 +180,10 @@ class _Body:
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
-        self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
-        self.empty: set[str] = set()
+        outer = outer_names(function)
+        self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
+        self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
-        for name, value in closure_values(function):
-            if value is EMPTY:
-                self.empty.add(name)
-                self.outer.pop(name, None)
-            else:
-                self.outer[name] = value
 
     def check_once(self, values: dict[str, Uniform]) -> None:
         """Does what ``check`` does, unless the function has passed with the same ``values``."""
@@ -238,8 +226,7 @@ class _Body:
             raise self._error(name, f"{name.id} {problem}")
 
     def _visit_numba(self, node: ast.AST) -> None:
-        """Checks a statement with numba-cuda's semantics: only the width rule, argument counts and ``unroll``. numba
-        checks the rest."""
+        """Checks a statement with numba-cuda's semantics: only widths, argument counts and ``unroll``."""
         for child in ast.walk(node):
             self._note_attribute(child)
             if isinstance(child, ast.Call):
@@ -338,8 +325,7 @@ class _Body:
                 self._visit(child)
 
     def _check_iterated(self, node: ast.expr) -> None:
-        """Refuses a loop over an expression that cannot be a range or a view. Accepts any local, since its type is not
-        known yet."""
+        """Refuses a loop over what cannot be a range or a view. The type of a local is not known yet."""
         if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
             node = node.args[0]
             if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
@@ -504,8 +490,7 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: such a call would mark the next loop in the
-        function."""
+        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: it would mark the function's next loop."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
@@ -545,8 +530,7 @@ class _Body:
                 )
 
     def _width_of_matrix(self) -> str:
-        """Returns the expression for the width of the first ``DisjointSlice2`` parameter. For a kernel without such a
-        parameter, returns an example."""
+        """Returns the width of the first ``DisjointSlice2`` parameter as an expression, or else an example."""
         known = ((name, value[1]) for name, value in self.values.items() if value is not None)
         slices = ((name, each.annotation) for name, each in known if isinstance(each, Parameter))
         found = next((name for name, annotation in slices if annotation.startswith("DisjointSlice2")), None)
@@ -571,9 +555,8 @@ class _Body:
         return value if value is not None and value[0] == "function" else None
 
     def _extent(self, node: ast.expr) -> str | None:
-        """Returns the name of the length that an expression like ``c.shape[1]`` reads from a slice parameter; the
-        length is the same in all threads. Returns None for any other expression. Raises ``CompileError`` for a slice of
-        one axis."""
+        """Returns the name of the length that an expression like ``c.shape[1]`` reads from a slice parameter, or None.
+        Raises ``CompileError`` for a slice of one axis."""
         match node:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
@@ -679,8 +662,7 @@ class _Body:
         self.uses.renamed = self.uses.renamed or error
 
     def _resolve(self, node: ast.expr) -> Any:
-        """Returns the outside object that an expression names, or ``_UNRESOLVED``. A function of NumPy is replaced by
-        the function that a kernel calls for it."""
+        """Returns the outside object that an expression names, in a kernel's form of it, or ``_UNRESOLVED``."""
         found = self._named(node)
         return found if self.numba_style else in_kernels(found)
 

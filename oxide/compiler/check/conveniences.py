@@ -16,115 +16,20 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
-import functools
+import re
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, TypeVar, final
 
 import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.source import EMPTY, as_written, closure_values, parse_definition, trees
-from oxide.compiler.source.text import keep_text
-from oxide.errors import CompileError
-from oxide.host.weak_table import WeakTable
+from oxide.compiler.source.source import EMPTY, outer_names
 from oxide.language.shaped import Slice2, Slice3, Slice4, Slice5
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice
 
-from .breakpoints import is_debugged, without_breakpoints
-from .print_formats import FORMAT, formatted, is_text
-
 N = TypeVar("N", bound=ast.AST)
-
-_plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The rewritten functions, by their originals. None stands for an original that uses no conveniences, because the
-original as a value would keep its own key alive."""
-
-_without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The functions rewritten for the interpreter, without ``breakpoint()`` calls, by their originals."""
-
-
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with its conveniences rewritten. A function that uses no conveniences, or has no source, is
-    returned as written."""
-    known = _without_breakpoints if is_debugged() else _plain
-    found = known.get(function)
-    if found is None:
-        found = known.set(function, (_rewritten(as_written(function)),))
-    return found[0] or as_written(function)
-
-
-def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the function with its conveniences rewritten. None if the function uses no conveniences, or has no
-    source."""
-    if not isinstance(function, FunctionType):
-        return None
-    try:
-        definition, changed = plain_definition(function)
-    except CompileError:
-        return None  # the later check reports the missing source
-    if is_debugged():
-        definition, changed = without_breakpoints(function, definition), True
-    if not changed:
-        return None
-    made = compiled(function, definition)
-    trees.set(made, definition)
-    return made
-
-
-def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
-    """Returns a new syntax tree of the function with its conveniences rewritten, and whether the function used any. The
-    lines and columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
-    definition, indent = parse_definition(function)
-    if definition is trees.get(function):
-        definition = copy.deepcopy(definition)
-    rewriter = _Rewriter(function, definition)
-    definition.body = rewriter.block(definition.body)
-    shifted: set[int] = set()  # the rewriter may use a node at several places
-    for node in ast.walk(definition):
-        if id(node) not in shifted and isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
-            shifted.add(id(node))
-            node.col_offset += indent
-            node.end_col_offset = (node.end_col_offset or 0) + indent
-    return definition, rewriter.changed
-
-
-def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
-    """Compiles a definition. Returns a function with the original's globals, name, defaults and closure."""
-    code = function.__code__
-    inner = copy.copy(definition)
-    # A decorator makes the code begin at the same line. It never runs: only the code object is taken.
-    first = ast.Name("decorator", ast.Load(), lineno=code.co_firstlineno, col_offset=0)
-    first.end_lineno, first.end_col_offset = code.co_firstlineno, 0
-    inner.decorator_list, inner.returns = [first], None
-    inner.args = copy.deepcopy(definition.args)
-    inner.args.defaults, inner.args.kw_defaults = [], [None] * len(inner.args.kwonlyargs)
-    for argument in ast.walk(inner.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    none = ast.arguments([], [], None, [], [], None, [])
-    closure = ast.Assign([ast.Name(name, ast.Store()) for name in code.co_freevars], ast.Constant(None))
-    names: list[ast.stmt] = [closure] if code.co_freevars else []
-    if inner.name not in code.co_freevars:
-        names.append(ast.Global([inner.name]))  # else a function that names itself would capture itself
-    outer = ast.FunctionDef("outer", none, [*names, inner], [], None, None)
-    if "type_params" in outer._fields:
-        setattr(outer, "type_params", [])  # noqa: B010 - since Python 3.12
-    ast.copy_location(outer, inner)
-    module = compile(ast.fix_missing_locations(ast.Module([outer], [])), code.co_filename, "exec", dont_inherit=True)
-    (around,) = (constant for constant in module.co_consts if isinstance(constant, CodeType))
-    (found,) = (constant for constant in around.co_consts if isinstance(constant, CodeType))
-    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    closed = tuple(cells[name] for name in found.co_freevars)
-    new = found.replace(co_qualname=code.co_qualname)
-    made = FunctionType(new, function.__globals__, function.__name__, function.__defaults__, closed)
-    functools.update_wrapper(made, function)
-    del made.__wrapped__  # type: ignore[attr-defined] # it would keep the function in memory
-    made.__kwdefaults__ = function.__kwdefaults__
-    keep_text(made, function)
-    return made
 
 
 @final
@@ -160,14 +65,12 @@ class BlockTransformer(ast.NodeTransformer):
 
 
 @final
-class _Rewriter(BlockTransformer):
+class Conveniences(BlockTransformer):
     """Rewrites the body of one function."""
 
     def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
         self.changed = False
-        self._outer: dict[str, Any] = {**vars(builtins), **function.__globals__}
-        for name, value in closure_values(function):
-            self._outer[name] = value
+        self._outer = outer_names(function)
         arguments = definition.args
         self._parameters = {each.arg: each for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
         self._stored: dict[str, list[ast.expr | None]] = {}
@@ -442,8 +345,7 @@ class _Rewriter(BlockTransformer):
         return node is not None and self._is_slice(node)
 
     def _is_parameter(self, node: ast.Name, kinds: tuple[Any, ...]) -> bool:
-        """Returns whether a name is a parameter that is never assigned to and is annotated as one of the slice types
-        ``kinds``."""
+        """Returns whether a name is a parameter annotated as one of the slice types and never assigned to."""
         if node.id not in self._parameters or node.id in self._stored:
             return False
         annotation = self._parameters[node.id].annotation
@@ -483,11 +385,11 @@ class _Rewriter(BlockTransformer):
     # print
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if self._builtin(node) == "print" and not node.keywords and any(map(is_text, node.args)):
+        if self._builtin(node) == "print" and not node.keywords and any(map(_is_text, node.args)):
             pieces: list[str] = []
             values: list[ast.expr] = []
             for argument in node.args:
-                made = formatted(argument)
+                made = _formatted(argument)
                 if made is None:
                     return node
                 pieces.append(made[0])
@@ -501,8 +403,7 @@ class _Rewriter(BlockTransformer):
         return self.generic_visit(node)
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
-        """Adds to a call the default values of the parameters that it leaves out. The rules for arguments then apply to
-        the default values too."""
+        """Adds the defaults of left-out parameters to a call. The rules for arguments then apply to them too."""
         code, defaults = called.function.__code__, called.function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
@@ -524,8 +425,7 @@ class _Rewriter(BlockTransformer):
         return node
 
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
-        """Returns an expression for the value that the node has before the loop. The expression may be used anywhere in
-        the loop."""
+        """Returns an expression, for use anywhere in the loop, with the value that the node has before the loop."""
         if isinstance(node, ast.Constant):
             return node
         if isinstance(node, ast.Name) and (node.id not in self._stored or self._is_array(node)):
@@ -672,3 +572,81 @@ def _test(pattern: ast.pattern, subject: ast.expr) -> tuple[ast.expr | None] | N
 def _captures(pattern: ast.pattern) -> list[str]:
     """Returns the names that a pattern binds."""
     return [node.name for node in ast.walk(pattern) if isinstance(node, ast.MatchAs) and node.name is not None]
+
+
+# The arguments of ``print``: f-strings, ``%`` formatting and plain values
+
+FORMAT = "\0"
+"""The prefix that marks the first argument of ``print``, a string constant, as the format of the other arguments. The
+rest of it has the syntax of ``str.format``."""
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and isinstance(node.left, ast.Constant)
+        and isinstance(node.left.value, str)
+    )
+
+
+def _formatted(node: ast.expr) -> tuple[str, list[ast.expr]] | None:
+    """Returns an argument of ``print`` as a format and its values; None if kernels do not support its formatting."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _escaped(node.value), []
+    if isinstance(node, ast.JoinedStr):
+        return _of_f_string(node)
+    if _is_text(node):
+        assert isinstance(node, ast.BinOp)
+        values = list(node.right.elts) if isinstance(node.right, ast.Tuple) else [node.right]
+        assert isinstance(node.left, ast.Constant)
+        return _of_percents(str(node.left.value), values)
+    return "{}", [node]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _of_f_string(node: ast.JoinedStr) -> tuple[str, list[ast.expr]] | None:
+    text, values = "", list[ast.expr]()
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += _escaped(str(part.value))
+            continue
+        assert isinstance(part, ast.FormattedValue)
+        spec = ""
+        if part.format_spec is not None:
+            assert isinstance(part.format_spec, ast.JoinedStr)
+            if not all(isinstance(each, ast.Constant) for each in part.format_spec.values):
+                return None  # a width that is computed
+            spec = "".join(str(each.value) for each in part.format_spec.values if isinstance(each, ast.Constant))
+        if "{" in spec or "}" in spec or part.conversion not in (-1, ord("r"), ord("s")):
+            return None
+        text += f"{{:{spec}}}"
+        values.append(part.value)
+    return text, values
+
+
+_PERCENT = re.compile(r"%(?P<flags>[-+ #0]*)(?P<width>\d*)(?P<precision>\.\d+)?(?P<kind>[diuoxXeEfFgGs%])|%")
+
+
+def _of_percents(text: str, values: list[ast.expr]) -> tuple[str, list[ast.expr]] | None:
+    result, position, count = "", 0, 0
+    for found in _PERCENT.finditer(text):
+        result += _escaped(text[position : found.start()])
+        position = found.end()
+        kind, flags = found["kind"], found["flags"] or ""
+        if kind is None:
+            return None
+        if kind == "%":
+            result += "%"
+            continue
+        count += 1
+        align = "<" if "-" in flags else ""
+        sign = "+" if "+" in flags else " " if " " in flags else ""
+        zero = "0" if "0" in flags and not align else ""
+        kind = {"i": "d", "u": "d", "s": ""}.get(kind, kind)
+        alternative = "#" if "#" in flags else ""
+        result += f"{{:{align}{sign}{alternative}{zero}{found['width']}{found['precision'] or ''}{kind}}}"
+    return (result + _escaped(text[position:]), values) if count == len(values) else None

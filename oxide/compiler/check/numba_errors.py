@@ -12,10 +12,9 @@ from string import Formatter
 from typing import Any, TypeAlias
 
 from oxide.compiler.ir.spelling import split_list
-from oxide.compiler.source.recursion import room_for_recursion
-from oxide.compiler.source.source import Span, column_of, located, located_in, node_at, statement_at
-from oxide.compiler.source.text import compiling, line_in
+from oxide.compiler.source.source import Span, column_of, compiling, line_in, located, located_in, node_at, statement_at
 from oxide.errors import CompileError, OxideError
+from oxide.host.locks import new_lock, unheld
 from oxide.language.atomic import AtomicAccess
 from oxide.language.types import SCALARS
 
@@ -81,7 +80,7 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
     An unexpected exception becomes the cause of a ``CompileError``.
     """
     try:
-        with room_for_recursion(), compiling(function):
+        with _room_for_recursion(), compiling(function):
             yield
     except RecursionError as error:
         raise located(
@@ -104,6 +103,38 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
             f"kernel {name} cannot be compiled, and oxide should have said why: {type(error).__name__}: {said}; "
             "the line can be found by leaving parts of the kernel out",
         ) from error
+
+
+_ROOM = 10_000
+"""Python's recursion limit during a compilation, in calls: enough for a kernel with some thousand branches.
+
+numba walks a function's blocks recursively, and oxide walks the expressions of its syntax tree. The usual limit of 1000
+would allow a few hundred branches or terms. A higher one is safe: a call from one Python function to another takes no
+space on the C stack, and Python's own compiler has already limited how deeply a source file nests.
+"""
+
+_limit_lock = new_lock()
+_compilations = 0
+_usual_limit = 0
+
+
+@contextmanager
+def _room_for_recursion() -> Iterator[None]:
+    """Raises the recursion limit within the ``with`` block. All threads share it, so the last one to leave its block
+    restores it."""
+    global _compilations, _usual_limit
+    with unheld(_limit_lock):
+        if _compilations == 0:
+            _usual_limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_usual_limit, _ROOM))
+        _compilations += 1
+    try:
+        yield
+    finally:
+        with unheld(_limit_lock):
+            _compilations -= 1
+            if _compilations == 0:
+                sys.setrecursionlimit(_usual_limit)
 
 
 def _construct(text: str, node: Node, numba_style: bool) -> str | None:

@@ -29,7 +29,7 @@ from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView
 
-from . import advice, complex_functions, numpy_functions
+from . import advice, numpy_functions
 
 LARGEST = 2**64 - 1
 """The largest integer in a kernel, a u64."""
@@ -60,8 +60,7 @@ def is_numbas(value: Any) -> bool:
 
 
 def is_dtype(value: Any) -> bool:
-    """Returns whether an object is a dtype as numba-cuda's functions take it. Nothing else in a kernel takes a
-    dtype."""
+    """Returns whether an object is a dtype as numba-cuda's functions, and nothing else, take it."""
     return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
 
@@ -103,7 +102,7 @@ def refusal(shown: str, value: Any) -> str:
         names = ", ".join(sorted(function.__name__ for function in _MATH))
         return f"{shown} is not supported in kernels; of math there are {names}"
     if getattr(value, "__module__", None) == "cmath" and isinstance(value, BuiltinFunctionType):
-        names = ", ".join(sorted(function.__name__ for function in complex_functions.FUNCTIONS))
+        names = ", ".join(sorted(function.__name__ for function in numpy_functions.CMATH))
         return f"{shown} is not supported in kernels; of cmath there are {names}"
     return advice.of_value(shown, value, called=callable(value))
 

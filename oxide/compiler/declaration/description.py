@@ -1,26 +1,156 @@
-"""The description of a kernel: the checked arguments of ``@kernel``, without the results of compilation.
+"""A kernel as it is declared: the options of ``@kernel``, their checks, and the description with what else is known
+before any compilation.
 
-The kernel, its specializations, their fingerprint, the cache and the report of the checks all read this one object. It
-is frozen: two specializations of a kernel cannot see different options.
+To add an option, give it a field of ``Options``, with its default and, if it needs one, a check, and a parameter and a
+sentence in ``kernel`` (``runtime/launching/decorator.py``). A check raises ``CompileError`` at the kernel's first line
+for an impossible value. ``requires`` and ``configs`` are no fields: ``contracts`` checks the first, ``tuning`` the
+second.
+
+The kernel, its specializations, their fingerprint, the cache and the report of the checks all read one
+``KernelDescription``. It is frozen: two specializations of a kernel cannot see different options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, final
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from oxide.compiler.signature.annotations import Declared
-from oxide.compiler.signature.signature import Closed
+from oxide.compiler.signature.signature import Closed, Declared
 from oxide.compiler.signature.untyped_arguments import ArgumentType
-
-from .options import APART, Options
+from oxide.compiler.source.source import located
+from oxide.driver import sanitizing, tools
+from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.host.messages import written
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.tile_source import TileSource
+
+_MOST_ITEMS = 2**31 - 1
+
+
+def _block(function: Callable[..., Any], name: str, block: int | tuple[int, ...] | None) -> Dim3 | None:
+    """Returns ``block`` as three sizes, or None. Refuses a block that no GPU can run."""
+    if block is None:
+        return None
+    sizes = _sizes(block)
+    if sizes is None:
+        raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
+    x, y, z = sizes
+    # Along x and y, a size is limited only by the number of threads in the block.
+    if x * y * z > MAX_THREADS_PER_BLOCK or z > MAX_BLOCK[2]:
+        raise located(
+            function,
+            f"kernel {name}: block is {written(block)}, {written(x * y * z)} threads; a block has at most "
+            f"{MAX_THREADS_PER_BLOCK}, and at most {MAX_BLOCK[2]} along z",
+        )
+    return x, y, z
+
+
+def _cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
+    """Returns ``cluster`` as three numbers of blocks, or None. Refuses one that some GPU cannot run."""
+    if cluster is None:
+        return None
+    sizes = _sizes(cluster)
+    if sizes is None or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
+        found = f", {written(math.prod(sizes))} blocks" if sizes else ""
+        raise located(
+            function,
+            f"kernel {name}: cluster is {written(cluster)}{found}; give one to three numbers of blocks of at least 1, "
+            f"whose product is at most {MAX_BLOCKS_PER_CLUSTER}",
+        )
+    return sizes
+
+
+def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
+    """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
+    sizes = _sizes(items)
+    if sizes is None or max(sizes) > _MOST_ITEMS:
+        raise located(
+            function,
+            f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers from 1 to {_MOST_ITEMS}",
+        )
+    return sizes
+
+
+def _max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> int | None:
+    """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
+    if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
+        raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
+    return max_registers
+
+
+def wants_lines(function: Callable[..., Any], name: str, lineinfo: bool | None) -> bool:
+    """Returns whether a kernel gets line tables: ``lineinfo`` if it is a bool, or the environment's setting if it is
+    None. Refuses any other value."""
+    if lineinfo is not None and not isinstance(lineinfo, bool):
+        raise located(function, f"kernel {name}: lineinfo is {written(lineinfo)}; give True, False or None")
+    return tools.lines_are_wanted() if lineinfo is None else lineinfo
+
+
+def _sizes(given: object) -> Dim3 | None:
+    """Returns the given one to three sizes, each at least 1, as three; None if anything else was given."""
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not 1 <= len(sizes) <= 3 or not all(_is_whole(size) and size >= 1 for size in sizes):
+        return None
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
+    return x, y, z
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def _sanitize(function: Callable[..., Any], name: str, sanitize: Any) -> frozenset[str]:
+    return sanitizing.kinds_of(sanitize, name)
+
+
+APART: Final[Mapping[str, bool]] = {"apart": True}
+"""Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Options:
+    """The options of a kernel, as ``checked`` returns them. ``kernel`` documents them."""
+
+    default_block: Dim3 | None = None
+    items_per_thread: Dim3 = (1, 1, 1)
+    fastmath: bool = False
+    fma: bool = True
+    unchecked: bool = False
+    deny_checks: bool = False
+    max_registers: int | None = None
+    cluster: Dim3 | None = None
+    lineinfo: bool = False
+    partial: bool = False
+    sanitize: frozenset[str] = field(default=frozenset(), metadata=APART)  # no sanitized code is in the cache
+
+
+_CHECKS: Final[Mapping[str, Callable[..., Any]]] = {
+    "block": _block,
+    "items_per_thread": _items,
+    "max_registers": _max_registers,
+    "cluster": _cluster,
+    "lineinfo": wants_lines,
+    "sanitize": _sanitize,
+}
+
+
+def checked(function: Callable[..., Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of ``Options`` for what a program gives, ``default_block`` for ``block``. Raises
+    ``CompileError``."""
+    found = {each: _CHECKS[each](function, name, value) if each in _CHECKS else value for each, value in given.items()}
+    if "block" in found:
+        found["default_block"] = found.pop("block")
+    if found.get("unchecked") and found.get("deny_checks"):
+        # the first leaves out all bounds checks; the second requires that no check is left inside a loop
+        raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
+    return found
 
 
 @final

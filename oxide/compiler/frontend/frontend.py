@@ -63,12 +63,10 @@ from oxide.compiler.frontend.lowering.types import (
 )
 from oxide.compiler.frontend.variables import UncountedLower
 from oxide.compiler.ir.portable import LoweredKernel
-from oxide.compiler.signature.captured import Captured
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter
 from oxide.compiler.signature.tuples import Fields
-from oxide.compiler.signature.untyped_arguments import ArgumentType
-from oxide.compiler.source.widening import Widening
+from oxide.compiler.signature.untyped_arguments import ArgumentType, Captured
+from oxide.compiler.source.faults import Widening
 from oxide.errors import OxideError
 from oxide.host.environment import full_traceback
 from oxide.host.weak_table import WeakTable

@@ -1,7 +1,12 @@
-"""The arrays of an interpreted kernel: slices of all kinds, and shared, local and constant arrays.
+"""The arrays of an interpreted kernel: slices of all kinds, shared, local and constant arrays, and what gives access to
+their parts: references, tiles and views.
 
-Each class has the methods and attributes that kernels use, and checks an access as compiled code does. Accesses that
-compiled code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory.
+The classes have the methods and attributes that kernels use, and check an access as compiled code does. Accesses that
+compiled code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory. A class
+has more methods than the front end lets a kernel call.
+
+In views, strides, positions and sizes are signed 64-bit integers, as in compiled code. A ``u64`` of 2**63 or more
+becomes negative, and so it is out of bounds.
 """
 
 from __future__ import annotations
@@ -10,17 +15,16 @@ import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.primitives.numbers import CONVERT, bits_of, greatest, least
+from oxide.compiler.primitives.numbers import CONVERT, GREATEST, WRAP, bits_of, greatest, least
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS, ScalarType
 
 from .threads import Thread, current, here
-from .views import TileView, VectorView, line_of, tile_of
 
 Index: TypeAlias = int | tuple[int, ...]
 
@@ -28,17 +32,21 @@ _DTYPES = {name: scalar.bits_dtype if scalar.precision else scalar.dtype for nam
 """The NumPy dtype that holds the elements of each type. A narrow float is held as an unsigned integer with its bits, so
 that this table does not need ``ml_dtypes``."""
 
+_GREATEST = GREATEST["i64"]
+_signed = WRAP["i64"]
+
 
 @final
 class Memory:
-    """Elements of one type in row-major order. ``array`` holds them in the device's representation."""
+    """Elements of one type in row-major order. ``array`` holds them in the device's representation. ``address`` is that
+    of the elements for compiled code; 0 stands for that of an array of a block, which begins at a multiple of 16."""
 
     __slots__ = ("address", "array", "convert", "dtype", "is_narrow")
 
-    def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, dtype: str, array: np.ndarray[Any, Any], address: int = 0) -> None:
         self.dtype = dtype
         self.array = array
-        self.address: int = array.ctypes.data
+        self.address = address
         self.is_narrow = dtype in NARROW
         self.convert = CONVERT[dtype]
 
@@ -47,10 +55,9 @@ class Memory:
         """Returns the elements at an address in host memory."""
         kind = _DTYPES[dtype]
         if count == 0:
-            return cls(dtype, np.empty(0, kind))
-        return cls(
-            dtype, np.frombuffer(memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address)), kind)
-        )
+            return cls(dtype, np.empty(0, kind), address)
+        content = memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address))
+        return cls(dtype, np.frombuffer(content, kind), address)
 
     @classmethod
     def new(cls, dtype: str, count: int) -> Memory:
@@ -85,72 +92,40 @@ class Memory:
         self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 
+def _position(
+    parts: Sequence[int], shape: Sequence[int], shown: str, place: tuple[str, int] | None = None
+) -> int | None:
+    """Returns the position of an element in row-major order. If the index is out of bounds, records a fault, at
+    ``place`` if it is given, and returns None."""
+    position, inside = 0, True
+    for axis, (part, length) in enumerate(zip(parts, shape, strict=True)):
+        if not 0 <= part < length:
+            pairs = enumerate(zip(parts, shape, strict=True))
+            others = tuple(pair for other, pair in pairs if other != axis)
+            current().outside(shown, part, length, axis if len(parts) > 1 else None, place, others)
+            inside = False
+        position = position * length + part
+    return position if inside else None
+
+
+def _parts(index: Index) -> tuple[int, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
 def _changing(new: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Returns the atomic method that replaces an element ``old`` by ``new(old, value)`` and returns ``old``."""
 
-    def method(self: _Atomics, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+    def method(self: Array, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> Any:
         return self._change(index, new, value)
 
     return method
 
 
-class _Atomics:
-    """The atomic methods of slices and shared arrays. Only one thread runs at a time, so each method is an ordinary
-    read followed by an ordinary write."""
+class Array:
+    """A slice, a shared, a local or a constant array. ``shown`` is the name of the array in faults."""
 
-    memory: Memory
-
-    def _place(self, index: Index) -> int | None:
-        raise NotImplementedError
-
-    def _change(self, index: Index, new: Any, value: Any) -> Any:
-        place, memory = self._place(index), self.memory
-        value = memory.convert(value)
-        if place is None:
-            return memory.zero
-        old = memory.get(place)
-        memory.set(place, new(old, value))
-        return old
-
-    fetch_add = _changing(operator.add)
-    fetch_sub = _changing(operator.sub)
-    fetch_min = _changing(least)
-    fetch_max = _changing(greatest)
-    fetch_and = _changing(operator.and_)
-    fetch_or = _changing(operator.or_)
-    fetch_xor = _changing(operator.xor)
-    exchange = _changing(lambda old, by: by)
-
-    def store(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> None:
-        self.exchange(index, value)
-
-    def load(self, index: Index, ordering: Any = None, scope: Any = None) -> Any:
-        place = self._place(index)
-        return self.memory.zero if place is None else self.memory.get(place)
-
-    def compare_exchange(self, index: Index, expected: Any, value: Any, ordering: Any = None, scope: Any = None) -> Any:
-        memory = self.memory
-        expected = memory.convert(expected)
-
-        def new(old: Any, by: Any) -> Any:
-            return by if bits_of(memory.dtype, old) == bits_of(memory.dtype, expected) else old
-
-        return self._change(index, new, value)
-
-
-def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:
-    """Returns the index and the length of each axis other than ``axis``."""
-    return tuple(pair for other, pair in enumerate(zip(index, shape, strict=True)) if other != axis)
-
-
-class BaseArray:
-    """The base class of all arrays. Checks accesses axis by axis."""
-
-    memory: Memory
-    shape: tuple[int, ...]
-    shown: str
-    """The name of the array in faults."""
-    checked: ClassVar[bool] = True
+    def __init__(self, memory: Memory, shape: tuple[int, ...], shown: str) -> None:
+        self.memory, self.shape, self.shown = memory, shape, shown
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -162,46 +137,57 @@ class BaseArray:
     def __repr__(self) -> str:
         return f"<{self.shown}: {self.memory.shown.reshape(self.shape)}>"
 
-    def _place(self, index: Index) -> int | None:
+    def place(self, index: Index) -> int | None:
         """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
         returns None."""
-        parts = index if isinstance(index, tuple) else (index,)
+        parts = _parts(index)
         if len(self.shape) != len(parts):  # one axis: an integer, or a tuple of one integer
             raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
-        place, inside = 0, True
-        for axis, (part, length) in enumerate(zip(parts, self.shape, strict=True)):
-            if not 0 <= part < length:
-                named = axis if len(parts) > 1 or self._has_axes else None
-                current().outside(self.shown, part, length, named, others=others_of(parts, self.shape, axis))
-                inside = False
-            place = place * length + part
-        return place if inside else None
+        return _position(parts, self.shape, self.shown)
 
-    _has_axes = False
+    def __getitem__(self, index: Index) -> Any:
+        place = self.place(index)
+        return self.memory.zero if place is None else self.memory.get(place)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        place = self.place(index)
+        if place is not None:
+            self.memory.set(place, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+    # The forms of a slice differ in what compiled code checks
+
+    @property
+    def unchecked(self) -> Array:
+        return self
+
+    unchecked_mut = streaming = scatter = unchecked
+
+    @property
+    def flat(self) -> Array:
+        return Array(self.memory, (math.prod(self.shape),), self.shown)
 
     # Vectors
+
+    def is_aligned(self, count: int) -> bool:
+        whole = len(self.shape) == 1 or self.shape[-1] % count == 0
+        return self.memory.address % self._alignment(count) == 0 and whole
+
+    def _alignment(self, count: int) -> int:
+        return min(count * self.memory.array.itemsize, 16)
 
     def _vector(self, index: Index, count: int, name: str) -> int | None:
         """Returns the position of a vector's first element. If the vector is out of bounds or not aligned, records a
         fault and returns None."""
-        first = self._place(index)
-        *others, last = index if isinstance(index, tuple) else (index,)
-        end = last + count - 1
-        if self._has_axes:
-            inside = 0 <= end < self.shape[-1]
-            if not inside:
-                axis = len(self.shape) - 1
-                pairs = others_of((*others, end), self.shape, axis)
-                current().outside(self.shown, end, self.shape[-1], axis, others=pairs)
-        else:
-            inside = self._place((*others, end) if others else end) is not None
-        if first is None or not inside:
+        first = self.place(index)
+        *others, last = _parts(index)
+        end = self.place((*others, last + count - 1))
+        if first is None or end is None:
             return None
-        size = self.memory.array.itemsize
-        alignment = min(count * size, 16)
-        # In compiled code, the arrays of a block begin at multiples of 16 bytes.
-        address = first * size + (0 if isinstance(self, BlockArray) else self.memory.address)
-        if address % alignment:
+        alignment = self._alignment(count)
+        if (first * self.memory.array.itemsize + self.memory.address) % alignment:
             current().mistake(
                 self.shown,
                 f"{self.shown}.{name}(…) needs an address that is a multiple of {alignment} bytes; test "
@@ -222,142 +208,121 @@ class BaseArray:
             for place, value in enumerate(values):
                 self.memory.set(first + place, value)
 
-
-class _Reads(BaseArray):
-    def __getitem__(self, index: Index) -> Any:
-        place = self._place(index)
-        return self.memory.zero if place is None else self.memory.get(place)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))
-
-
-class _Writes(BaseArray):
-    def __setitem__(self, index: Index, value: Any) -> None:
-        place = self._place(index)
-        if place is not None:
-            self.memory.set(place, value)
-
-
-class _VectorReads(_Reads):
     def load2(self, index: Index) -> tuple[Any, ...]:
         return self._load(index, 2)
 
     def load4(self, index: Index) -> tuple[Any, ...]:
         return self._load(index, 4)
 
-
-class _VectorWrites(_VectorReads, _Writes):
     def store2(self, index: Index, a: Any, b: Any) -> None:
         self._store(index, a, b)
 
     def store4(self, index: Index, a: Any, b: Any, c: Any, d: Any) -> None:
         self._store(index, a, b, c, d)
 
+    # Views of a slice of two axes
 
-class _Parameter(BaseArray):
-    """A slice that is a kernel's parameter."""
-
-    def __init__(self, memory: Memory, shape: tuple[int, ...], shown: str) -> None:
-        self.memory, self.shape, self.shown = memory, shape, shown
-        self._has_axes = len(shape) > 1
-
-    def is_aligned(self, count: int) -> bool:
-        alignment = min(count * self.memory.array.itemsize, 16)
-        whole = not self._has_axes or self.shape[-1] % count == 0
-        return self.memory.address % alignment == 0 and whole
-
-
-@final
-class Slice(_Parameter, _VectorReads):
     def row(self, i: int) -> VectorView:
-        return line_of(self, i, 0)
+        return self._line(i, 0)
 
     def col(self, j: int) -> VectorView:
-        return line_of(self, j, 1)
+        return self._line(j, 1)
+
+    def _line(self, index: int, axis: int) -> VectorView:
+        rows, cols = self.shape
+        length, count = (rows, cols) if axis == 0 else (cols, rows)
+        bad = None if 0 <= index < length else (self.shown, index, length, here(), axis)
+        return VectorView(self, index * (cols if axis == 0 else 1), count, 1 if axis == 0 else cols, bad)
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
-        return tile_of(self, row, col, rows, cols)
+        height, width = self.shape
+        row, col, rows, cols = map(_signed, (row, col, rows, cols))
+        bad = None
+        for axis, (first, count, length) in reversed([*enumerate(((row, rows, height), (col, cols, width)))]):
+            if not (0 <= count <= length and 0 <= first <= length - count):
+                lowest, last = (count if count < 0 else first), first + count - 1
+                bad = self.shown, lowest if lowest < 0 else min(last, _GREATEST), length, here(), axis
+        return TileView(self, row * width + col, (rows, cols), width, bad)
 
-    @property
-    def flat(self) -> Slice:
-        return Slice(self.memory, (math.prod(self.shape),), self.shown)
+    # Atomic operations. Only one thread runs at a time, so each is an ordinary read followed by an ordinary write.
 
-    @property
-    def unchecked(self) -> Raw:
-        return Raw(self.memory, self.shape, self.shown)
+    def _change(self, index: Index, new: Any, value: Any) -> Any:
+        place, memory = self.place(index), self.memory
+        value = memory.convert(value)
+        if place is None:
+            return memory.zero
+        old = memory.get(place)
+        memory.set(place, new(old, value))
+        return old
+
+    fetch_add = _changing(operator.add)
+    fetch_sub = _changing(operator.sub)
+    fetch_min = _changing(least)
+    fetch_max = _changing(greatest)
+    fetch_and = _changing(operator.and_)
+    fetch_or = _changing(operator.or_)
+    fetch_xor = _changing(operator.xor)
+    exchange = _changing(lambda old, by: by)
+
+    def store(self, index: Index, value: Any, ordering: Any = None, scope: Any = None) -> None:
+        self.exchange(index, value)
+
+    def load(self, index: Index, ordering: Any = None, scope: Any = None) -> Any:
+        place = self.place(index)
+        return self.memory.zero if place is None else self.memory.get(place)
+
+    def compare_exchange(self, index: Index, expected: Any, value: Any, ordering: Any = None, scope: Any = None) -> Any:
+        memory = self.memory
+        expected = memory.convert(expected)
+
+        def new(old: Any, by: Any) -> Any:
+            return by if bits_of(memory.dtype, old) == bits_of(memory.dtype, expected) else old
+
+        return self._change(index, new, value)
 
 
 @final
-class Raw(_Parameter, _VectorWrites):
-    """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice. A thread may read and write any element
-    through them."""
-
-    @property
-    def streaming(self) -> Raw:
-        return self
-
-
-@final
-class Scatter(_Parameter, _Writes):
-    pass
-
-
-@final
-class AtomicSlice(_Parameter, _Atomics):
-    pass
-
-
-@final
-class DisjointSlice(_Parameter):
+class DisjointSlice(Array):
     def __init__(self, memory: Memory, shape: tuple[int, ...], shown: str, tile: tuple[int, ...]) -> None:
         super().__init__(memory, shape, shown)
-        self.tile = tile
-
-    @property
-    def scatter(self) -> Scatter:
-        return Scatter(self.memory, self.shape, self.shown)
-
-    @property
-    def unchecked_mut(self) -> Raw:
-        return Raw(self.memory, self.shape, self.shown)
+        self._sides = tile
 
     def get_mut(self, index: ThreadIndex) -> Any:
-        if self.tile:
+        if self._sides:
             return self._whole_tile(index)
         if len(self.shape) == 2 and index.width is not None:
             thread = current()
-            return PlaceRef(self, thread.place(1), thread.place(0), here())
-        return Ref(self, index.number, here())
+            return Ref(self, (thread.place(1), thread.place(0)), self.shape)
+        return Ref(self, (index.number,), (math.prod(self.shape),))
 
     def _grid(self, index: ThreadIndex) -> tuple[int, int, int]:
         """Returns the first row of this thread's tile, its first column, and the output's width."""
         thread = current()
         assert index.width is not None
         width = self.shape[1] if len(self.shape) == 2 else index.width
-        return thread.place(1) * self.tile[0], thread.place(0) * self.tile[1], width
+        return thread.place(1) * self._sides[0], thread.place(0) * self._sides[1], width
 
     def _whole_tile(self, index: ThreadIndex) -> TileRef:
         what, length = f"a tile of {self.shown}", math.prod(self.shape)
-        if len(self.tile) == 1:
-            (size,) = self.tile
+        if len(self._sides) == 1:
+            (size,) = self._sides
             site = f"the tiles of {self.shown}"
-            return TileRef(self, what, index.number * size, self.tile, size, (index.number, length // size, site))
+            return TileRef(self, what, index.number * size, self._sides, size, (index.number, length // size, site))
         row, col, width = self._grid(index)
-        good = index.number >= 0 and col + self.tile[1] <= width
-        last = (row + self.tile[0]) * width - 1 if good else -1
-        return TileRef(self, what, row * width + col, self.tile, width, (last, length, self.shown))
+        good = index.number >= 0 and col + self._sides[1] <= width
+        last = (row + self._sides[0]) * width - 1 if good else -1
+        return TileRef(self, what, row * width + col, self._sides, width, (last, length, self.shown))
 
     def get_remainder(self, index: ThreadIndex) -> TileRef:
         what, length = f"a remainder of {self.shown}", math.prod(self.shape)
-        if len(self.tile) == 1:
-            (size,) = self.tile
+        if len(self._sides) == 1:
+            (size,) = self._sides
             count = length % size if index.number == length // size else 0
             return TileRef(self, what, length - length % size, (count,), size, None)
         row, col, width = self._grid(index)
-        height = min(length // (width or 1) - row, self.tile[0])
-        breadth = min(width - col, self.tile[1])
-        there = height > 0 and breadth > 0 and (height < self.tile[0] or breadth < self.tile[1])
+        height = min(length // (width or 1) - row, self._sides[0])
+        breadth = min(width - col, self._sides[1])
+        there = height > 0 and breadth > 0 and (height < self._sides[0] or breadth < self._sides[1])
         return TileRef(self, what, row * width + col, (height, breadth) if there else (0, 0), width, None)
 
 
@@ -382,62 +347,41 @@ class ThreadIndex:
         return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
 
 
+@final
 class Ref:
-    """A reference to an element of an output. It is None in the kernel if its index is out of bounds. A fault names the
-    file and the line of the ``get_mut`` call."""
+    """A reference to an element of an output, given by its index along each axis, or by its position in the whole
+    output. It is None in the kernel if it is out of bounds. A fault names the file and the line of the ``get_mut``
+    call."""
 
-    __slots__ = ("_index", "_output", "_place")
+    __slots__ = ("_at", "_output", "_place_got", "_shape")
 
-    def __init__(self, output: DisjointSlice, index: int, place: tuple[str, int]) -> None:
-        self._output, self._index, self._place = output, index, place
+    def __init__(self, output: DisjointSlice, at: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        self._output, self._at, self._shape = output, at, shape
+        self._place_got = here()
 
     @property
     def is_none(self) -> bool:
-        return not 0 <= self._index < math.prod(self._output.shape)
+        return not all(0 <= part < length for part, length in zip(self._at, self._shape, strict=True))
 
-    def _inside(self) -> int | None:
-        if self.is_none:
-            current().outside(self._output.shown, self._index, math.prod(self._output.shape), place=self._place)
-            return None
-        return self._index
+    def _place(self) -> int | None:
+        return _position(self._at, self._shape, self._output.shown, self._place_got)
 
     @property
     def value(self) -> Any:
-        place = self._inside()
+        place = self._place()
         return self._output.memory.zero if place is None else self._output.memory.get(place)
 
     @value.setter
     def value(self, value: Any) -> None:
-        place = self._inside()
+        place = self._place()
         if place is not None:
             self._output.memory.set(place, value)
 
     def __repr__(self) -> str:
         if self.is_none:
             return f"<Ref of {self._output.shown}: None>"
-        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.shown[self._index]}>"
-
-
-@final
-class PlaceRef(Ref):
-    """A reference to an element of an output of two axes, given by row and column."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, output: DisjointSlice, row: int, col: int, place: tuple[str, int]) -> None:
-        super().__init__(output, row * output.shape[1] + col, place)
-        self._at = row, col
-
-    @property
-    def is_none(self) -> bool:
-        return not all(part < length for part, length in zip(self._at, self._output.shape, strict=True))
-
-    def _inside(self) -> int | None:
-        for axis, (part, length) in enumerate(zip(self._at, self._output.shape, strict=True)):
-            if part >= length:
-                others = others_of(self._at, self._output.shape, axis)
-                current().outside(self._output.shown, part, length, axis, self._place, others)
-        return None if self.is_none else self._index
+        place = self._place()
+        return f"<Ref of {self._output.shown}[{place}]: {self._output.memory.shown[place]}>"
 
 
 @final
@@ -491,14 +435,9 @@ class TileRef:
         return self._sides
 
     def _place(self, index: Index) -> int | None:
-        parts = index if isinstance(index, tuple) else (index,)
-        inside = self._report()
-        for axis, (part, side) in enumerate(zip(parts, self._sides, strict=True)):
-            if not 0 <= part < side:
-                others = others_of(parts, self._sides, axis)
-                current().outside(self._what, part, side, axis if len(parts) > 1 else None, others=others)
-                inside = False
-        if not inside:
+        parts = _parts(index)
+        there = self._report()
+        if _position(parts, self._sides, self._what) is None or not there:
             return None
         return self._first + (parts[0] if len(parts) == 1 else parts[0] * self._width + parts[1])
 
@@ -516,25 +455,143 @@ class TileRef:
 
 
 @final
-class BlockArray(_VectorWrites, _Atomics):
-    """A shared or a local array."""
+class MatrixView:
+    def __init__(self, matrix: Array, stride: int) -> None:
+        self._matrix, self._stride = matrix, _signed(stride)
 
-    def __init__(self, elements: ArrayElements, shape: tuple[int, ...], memory: Memory) -> None:
-        self.memory, self.shape, self.shown = memory, shape, elements.shown
+    def row(self, i: int, k: int) -> VectorView:
+        i, k = _signed(i), _signed(k)
+        bad = self._problem(i, 0, 1, k)
+        return VectorView(self._matrix, i * self._stride, k, 1, bad)
+
+    def col(self, j: int, k: int) -> VectorView:
+        j, k = _signed(j), _signed(k)
+        bad = self._problem(0, j, k, 1)
+        return VectorView(self._matrix, j, k, self._stride, bad)
+
+    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
+        row, col, rows, cols = map(_signed, (row, col, rows, cols))
+        bad = self._problem(row, col, rows, cols)
+        return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
+
+    def _problem(self, row: int, col: int, rows: int, cols: int) -> tuple[Any, ...] | None:
+        """Returns the fault to report when the view is used, or None if the view is in bounds. The fault is a name, an
+        index, a length, a place in the source and an axis."""
+        stride, name, length = self._stride, self._matrix.shown, len(self._matrix)
+        across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
+        down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= length)
+        if across and down:
+            return None
+        if not across:
+            least = cols if cols < 0 else col
+            return f"a row of {name}", least if least < 0 else col + cols - 1, max(stride, 0), here(), None
+        if row < 0 or rows < 0:
+            return name, row if row < 0 else rows, length, here(), None
+        return name, min((row + rows - 1) * stride + col + cols - 1, _GREATEST), length, here(), None
 
 
-def declared_array(arrays: dict[Any, Any], key: Any, elements: ArrayElements) -> BlockArray:
+class _View:
+    def __init__(self, matrix: Array, bad: tuple[Any, ...] | None) -> None:
+        self._matrix, self._bad = matrix, bad
+
+    @property
+    def is_none(self) -> bool:
+        return self._bad is not None
+
+    def report(self) -> None:
+        """Records a fault if the view is None."""
+        if self._bad is not None:
+            what, index, length, place, axis = self._bad
+            current().outside(what, index, length, axis, place)
+
+
+@final
+class VectorView(_View):
+    def __init__(self, matrix: Array, first: int, count: int, stride: int, bad: tuple[Any, ...] | None) -> None:
+        super().__init__(matrix, bad)
+        self._first, self._stride = first, stride
+        self.count = 0 if bad else count
+
+    def __len__(self) -> int:
+        self.report()
+        return self.count
+
+    def at(self, index: int) -> Any:
+        """Returns the element at an index, which must be in bounds."""
+        return self._matrix.memory.get(self._first + index * self._stride)
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self.count:
+            current().outside(f"a view of {self._matrix.shown}", index, self.count)
+            return self._matrix.memory.zero
+        return self.at(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.report()
+        return (self.at(index) for index in range(self.count))
+
+    def __repr__(self) -> str:
+        if self.is_none:
+            return f"<a view of {self._matrix.shown}: None>"
+        return f"<a view of {self._matrix.shown}: {[self.at(index) for index in range(self.count)]}>"
+
+
+@final
+class TileView(_View):
+    def __init__(
+        self, matrix: Array, first: int, shape: tuple[int, int], stride: int, bad: tuple[Any, ...] | None
+    ) -> None:
+        super().__init__(matrix, bad)
+        self._first, self._stride = first, stride
+        self._shape = (0, 0) if bad else shape
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        self.report()
+        return self._shape
+
+    def __len__(self) -> int:
+        self.report()
+        return self._shape[0]
+
+    def __getitem__(self, index: tuple[int, int]) -> Any:
+        if _position(index, self._shape, f"a tile of {self._matrix.shown}") is None:
+            return self._matrix.memory.zero
+        return self._matrix.memory.get(self._first + index[0] * self._stride + index[1])
+
+    def __iter__(self) -> Iterator[VectorView]:
+        self.report()
+        rows, cols = self._shape
+        return (VectorView(self._matrix, self._first + row * self._stride, cols, 1, self._bad) for row in range(rows))
+
+    def __repr__(self) -> str:
+        return f"<a tile of {self._matrix.shown}{': None' if self.is_none else f', {self._shape}'}>"
+
+
+def zip_exact(*views: VectorView) -> Iterator[tuple[Any, ...]]:
+    """Iterates over views in lockstep. Records a fault if their lengths differ."""
+    for view in views:
+        view.report()
+    equal = len({view.count for view in views}) == 1
+    if not equal and not any(view.is_none for view in views):
+        # Unlike a failed assertion, this fault ends the thread only if no other thread may wait for this thread.
+        current().mistake("", "zip_exact got views of different lengths")
+    count = views[0].count if equal else 0
+    return (tuple(view.at(index) for view in views) for index in range(count))
+
+
+def declared_array(arrays: dict[Any, Any], key: Any, elements: ArrayElements) -> Array:
     """Returns the array with this key among a block's shared arrays or a thread's local arrays. The first call with a
     key creates the array."""
-    found: BlockArray | None = arrays.get(key)
+    found: Array | None = arrays.get(key)
     if found is None:
         assert elements.shape is not None
         memory = Memory.new(elements.dtype, math.prod(elements.shape))
-        found = arrays[key] = BlockArray(elements, elements.shape, memory)
+        found = arrays[key] = Array(memory, elements.shape, elements.shown)
     return found
 
 
-def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
+def dynamic_array(thread: Thread, elements: ArrayElements) -> Array:
     """Returns the block's dynamic shared memory as an array of elements of the given type."""
     size = thread.launch.shared_bytes
     whole = thread.shared.get("dynamic")
@@ -542,14 +599,11 @@ def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
         whole = thread.shared["dynamic"] = np.zeros(-(-size // 16) * 16, np.uint8)
     kind = _DTYPES[elements.dtype]
     count = size // kind.itemsize
-    return BlockArray(elements, (count,), Memory(elements.dtype, whole[: count * kind.itemsize].view(kind)))
+    return Array(Memory(elements.dtype, whole[: count * kind.itemsize].view(kind)), (count,), elements.shown)
 
 
-@final
-class ConstantArray(_Reads):
-    """A constant array: a NumPy array from outside the kernel."""
-
-    def __init__(self, array: np.ndarray[Any, Any], elements: ArrayElements) -> None:
-        plain = np.ascontiguousarray(array)
-        self.memory = Memory(elements.dtype, plain.reshape(-1).view(_DTYPES[elements.dtype]))
-        self.shape, self.shown = array.shape, elements.shown
+def constant_array(array: np.ndarray[Any, Any], elements: ArrayElements) -> Array:
+    """Returns a NumPy array from outside the kernel as a constant array."""
+    plain = np.ascontiguousarray(array)
+    memory = Memory(elements.dtype, plain.reshape(-1).view(_DTYPES[elements.dtype]))
+    return Array(memory, array.shape, elements.shown)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any, TypeAlias, final
 
-from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.check.conveniences import FORMAT
 from oxide.compiler.primitives import scalars, threads, warps
 from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary
 from oxide.compiler.primitives.table import Primitive
@@ -25,10 +25,9 @@ from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import ThreadIndex, declared_array, dynamic_array
+from .arrays import MatrixView, ThreadIndex, declared_array, dynamic_array, zip_exact
 from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
-from .views import MatrixView, zip_exact
 
 Key: TypeAlias = tuple[int, int]
 Maker: TypeAlias = Callable[[TypedCall, Key], Callable[..., Any] | None]

@@ -8,15 +8,17 @@ own variables.
 from __future__ import annotations
 
 import ast
-import builtins
 import copy
+import math
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.check.conveniences import BlockTransformer, compiled
+from oxide.compiler.check.assignment import stored_names
+from oxide.compiler.check.conveniences import BlockTransformer
+from oxide.compiler.check.rewritten import compiled
 from oxide.compiler.primitives.numbers import (
     CONVERT,
     FLOATS,
@@ -28,16 +30,24 @@ from oxide.compiler.primitives.numbers import (
     fused,
     unary,
 )
-from oxide.compiler.source.source import closure_values
+from oxide.compiler.source.source import outer_names
 from oxide.compiler.source.typings import Signature, TypedCall, TypedFunction
 from oxide.language import debug, thread
 
-from .arrays import ConstantArray
+from .arrays import constant_array
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
-from .library_calls import Native, NativeArguments
 from .threads import MARK
 
 _UNKNOWN: Final = object()
+
+Native: TypeAlias = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
+"""Compiles a function of scalars and returns it, where only a library's own code gives exactly the result of the
+compiled kernel. The arguments are the text of an expression of ``x0``, ``x1``, …, the outside objects that the
+expression names, the types of ``x0``, ``x1``, …, and the type of the result."""
+
+_OPEN = "float"
+"""Stands for the type of a tuple's element that is a Python float. Such a float takes the type of the other operand of
+an operation."""
 
 
 @final
@@ -83,15 +93,6 @@ def _unready(*args: Any) -> Any:
 
 
 @final
-class FunctionValue:
-    """The value of a function that is passed to the kernel as an argument: the values that the function captures. Each
-    call site knows the code to run."""
-
-    def __init__(self, captures: tuple[Any, ...]) -> None:
-        self.captures = captures
-
-
-@final
 class _Rewriter(BlockTransformer):
     """Rewrites one function."""
 
@@ -105,12 +106,9 @@ class _Rewriter(BlockTransformer):
         self._numbers = 0
         self._path: list[int] = []
         """The numbers of the nodes that are being visited, the outermost first."""
-        self.outer: dict[str, Any] = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
+        self.outer = outer_names(function)
         definition = typed.definition
-        self.locals = {argument.arg for argument in definition.args.args}
-        for node in ast.walk(definition):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.locals.add(node.id)
+        self.locals = {argument.arg for argument in definition.args.args} | stored_names([definition])
 
     def function(self) -> Callable[..., Any]:
         original = self.typed.original
@@ -193,7 +191,7 @@ class _Rewriter(BlockTransformer):
         expression."""
         number = _number(node)
         if number in self.typed.arrays:
-            array = ConstantArray(self.typed.constants[number], self.typed.arrays[number])
+            array = constant_array(self.typed.constants[number], self.typed.arrays[number])
             return ast.copy_location(self._helper(array, "array", ("array", id(self.typed.constants[number]))), node)
         if (known := self._known(node)) is not None:
             return known
@@ -277,7 +275,7 @@ class _Rewriter(BlockTransformer):
     ) -> ast.expr:
         if not (signature.result and all(signature.arguments)):
             raise self.refuse(node, f"the operator of {ast.unparse(node)}")
-        arguments, texts = NativeArguments(), list[str]()
+        arguments, texts = _NativeArguments(), list[str]()
         for (new, own), kind in zip((left, right), signature.arguments, strict=True):
             if isinstance(new, ast.Constant) and kind not in PARTS:
                 texts.append(arguments.constant(new.value))
@@ -459,7 +457,7 @@ class _Rewriter(BlockTransformer):
         shown = ast.unparse(node.func)
         if not fits or isinstance(callee, ModuleType) or not callable(callee):
             raise self.refuse(node, f"{shown}(…)")
-        arguments, texts = NativeArguments(), list[str]()
+        arguments, texts = _NativeArguments(), list[str]()
         arguments.names["called"] = callee
         for place, (argument, own, kind) in enumerate(zip(new, map(self.kind, node.args), kinds, strict=True)):
             if isinstance(argument, ast.Constant) and kind in INTEGERS:
@@ -477,6 +475,67 @@ class _Rewriter(BlockTransformer):
         # In the compiled expression, the callee is named ``called``, whatever its own name is.
         called = arguments.function(self.interpreter.native, f"called({', '.join(texts)})", result)
         return self._call(called, getattr(callee, "__name__", "call"), arguments.given, node)
+
+
+@final
+class _NativeArguments:
+    """Collects the arguments of one compiled expression. ``constant``, ``scalar`` and ``of_tuple`` add an argument and
+    return its text. ``function`` compiles the expression."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.given: list[ast.expr] = []
+        self._tuples: set[int] = set()
+
+    def constant(self, value: Any) -> str:
+        """Adds a number as a literal of the expression, so that the rules of literals apply to it. An infinity or a NaN
+        becomes a constant with a name."""
+        if isinstance(value, int) or math.isfinite(value):
+            return repr(value)
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def scalar(self, value: ast.expr, kind: str) -> str:
+        self.given.append(value)
+        return self._next(kind)
+
+    def of_tuple(self, value: ast.expr, kinds: tuple[str, ...]) -> str | None:
+        """Adds a tuple of scalars. Returns None if an element is a Python float whose value is not in the source."""
+        elements = list[str]()
+        if isinstance(value, ast.Tuple):
+            for element, kind in zip(value.elts, kinds, strict=True):
+                if kind != _OPEN:
+                    elements.append(self.scalar(element, kind))
+                elif isinstance(element, ast.Constant):
+                    elements.append(self.constant(element.value))
+                else:
+                    return None
+        elif _OPEN in kinds:
+            return None
+        else:
+            self._tuples.add(len(self.given))
+            self.given.append(value)
+            elements = [self._next(kind) for kind in kinds]
+        return f"({', '.join(elements)},)"
+
+    def _next(self, kind: str) -> str:
+        self.kinds.append(kind)
+        return f"x{len(self.kinds) - 1}"
+
+    def function(self, native: Native, text: str, result: str) -> Callable[..., Any]:
+        """Compiles the expression ``text``. Returns it as a function that takes the value of each expression in
+        ``self.given``."""
+        called = native(text, self.names, tuple(self.kinds), result)
+        tuples = self._tuples
+        if not tuples:
+            return called
+
+        def spread(*args: Any) -> Any:
+            return called(*(each for place, arg in enumerate(args) for each in (arg if place in tuples else (arg,))))
+
+        return spread
 
 
 def _number(node: ast.AST) -> int:
@@ -499,7 +558,8 @@ def _fused_right(kind: str, sign: float) -> Callable[[float, float, float], floa
 
 
 def _with_captures(called: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda value, *args: called(*args, *value.captures)
+    """Returns a function that takes the numbers which a function captures, a tuple, in front of the arguments."""
+    return lambda captures, *args: called(*args, *captures)
 
 
 _SYMBOLS = {"Pow": "**", "Div": "/", "FloorDiv": "//", "Mod": "%", "Add": "+", "Sub": "-", "Mult": "*"}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from oxide.compiler.primitives.numbers import CONVERT, FLOATS
-from oxide.compiler.signature.generic_parameters import Lifted
-from oxide.compiler.signature.signature import Closed, Parameter, Parts
+from oxide.compiler.signature.signature import Closed, Lifted, Parameter, Parts
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction
@@ -17,10 +16,9 @@ from oxide.errors import LaunchError
 from oxide.language import narrow
 from oxide.language.types import NARROW
 
-from .arrays import AtomicSlice, DisjointSlice, Memory, Slice
+from .arrays import Array, DisjointSlice, Memory
 from .functions import Refused
-from .library_calls import Native
-from .rewrite import FunctionValue, Interpreter
+from .rewrite import Interpreter, Native
 from .threads import Fault, Launch, Triple, run_alone, run_together
 
 
@@ -94,17 +92,15 @@ def _argument(parameter: Closed, value: Any) -> Any:
     assert isinstance(parameter, Parameter), "numba-cuda's arrays are refused before"
     if isinstance(parameter.lifted, Lifted):
         words = iter(value)
-        return FunctionValue(tuple(_element(part, words) for part in parameter.lifted.parts))
+        return tuple(_element(part, words) for part in parameter.lifted.parts)
     if parameter.lifted is not None:
         return _element(parameter, iter(value))
     if parameter.kind == "scalar":
         return _number(parameter, value)
     address, *shape = value
     memory = Memory.at(parameter.scalar.name, address, math.prod(shape))
-    if parameter.kind == "slice":
-        return Slice(memory, tuple(shape), parameter.name)
-    if parameter.kind == "atomic":
-        return AtomicSlice(memory, tuple(shape), parameter.name)
+    if parameter.kind in ("slice", "atomic"):
+        return Array(memory, tuple(shape), parameter.name)
     return DisjointSlice(memory, tuple(shape), parameter.name, parameter.tile)
 
 

@@ -19,7 +19,7 @@ from oxide.compiler.source.fragment_layouts import BITS, LANES, Layout
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import tensor
 
-from .arrays import BaseArray, BlockArray
+from .arrays import Array
 from .threads import Meeting, current, here
 
 _EVERY_LANE = 0xFFFFFFFF
@@ -171,24 +171,24 @@ def _tf32(x: float) -> float:
 # Matrices in memory
 
 
-def _start(array: BaseArray, index: tuple[int, ...], layout: Layout, transposed: bool) -> int | None:
+def _start(array: Array, index: tuple[int, ...], layout: Layout, transposed: bool) -> int | None:
     """Returns the position of a matrix's first element in an array. If a part of the matrix is outside of the array,
     records a fault and returns None."""
     rows, columns = (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
     *_, row, column = index
-    first = array._place(index)
-    last = array._place((*index[:-2], row + rows - 1, column + columns - 1))
+    first = array.place(index)
+    last = array.place((*index[:-2], row + rows - 1, column + columns - 1))
     return None if first is None or last is None else first
 
 
-def _own_places(array: BaseArray, start: int, layout: Layout, transposed: bool) -> list[int]:
+def _own_places(array: Array, start: int, layout: Layout, transposed: bool) -> list[int]:
     """Returns the positions of this lane's elements in an array."""
     step = -1 if transposed else 1
     places = (layout.place(_lane(), number)[::step] for number in range(layout.length))
     return [start + row * array.shape[-1] + column for row, column in places]
 
 
-def _load(fragment: Fragment, array: BaseArray, index: tuple[int, ...], transposed: bool = False) -> None:
+def _load(fragment: Fragment, array: Array, index: tuple[int, ...], transposed: bool = False) -> None:
     start = _start(array, index, fragment.layout, transposed)
     if start is None:
         fragment.fill(fragment.zero)
@@ -196,16 +196,14 @@ def _load(fragment: Fragment, array: BaseArray, index: tuple[int, ...], transpos
     fragment.values[:] = map(array.memory.get, _own_places(array, start, fragment.layout, transposed))
 
 
-def _store(array: BaseArray, index: tuple[int, ...], fragment: Fragment) -> None:
+def _store(array: Array, index: tuple[int, ...], fragment: Fragment) -> None:
     start = _start(array, index, fragment.layout, False)
     if start is not None:
         for place, value in zip(_own_places(array, start, fragment.layout, False), fragment.values, strict=True):
             array.memory.set(place, value)
 
 
-def _block_start(
-    name: str, fragment: Fragment, array: BaseArray, index: tuple[int, ...], transposed: bool
-) -> int | None:
+def _block_start(name: str, fragment: Fragment, array: Array, index: tuple[int, ...], transposed: bool) -> int | None:
     start = _start(array, index, fragment.layout, transposed)
     per_row = _ROW_BYTES * 8 // BITS[fragment.layout.dtype]
     if index[-1] % per_row:
@@ -218,7 +216,7 @@ def _block_start(
     return start
 
 
-def _ldmatrix(fragment: Fragment, array: BlockArray, index: tuple[int, ...], transposed: bool = False) -> None:
+def _ldmatrix(fragment: Fragment, array: Array, index: tuple[int, ...], transposed: bool = False) -> None:
     start = _block_start("ldmatrix", fragment, array, index, transposed)
     places, memory = _own_places(array, start or 0, fragment.layout, transposed), array.memory
 
@@ -231,7 +229,7 @@ def _ldmatrix(fragment: Fragment, array: BlockArray, index: tuple[int, ...], tra
         fragment.values[:] = found
 
 
-def _stmatrix(array: BlockArray, index: tuple[int, ...], fragment: Fragment, transposed: bool = False) -> None:
+def _stmatrix(array: Array, index: tuple[int, ...], fragment: Fragment, transposed: bool = False) -> None:
     start = _block_start("stmatrix", fragment, array, index, transposed)
     if start is None:
         return
@@ -248,11 +246,11 @@ def _stmatrix(array: BlockArray, index: tuple[int, ...], fragment: Fragment, tra
     _together("stmatrix", list(zip(places, fragment.values, strict=True)), combine)
 
 
-def _copy_async(array: BlockArray, index: Any, source: BaseArray, source_index: Any, count: int) -> None:
+def _copy_async(array: Array, index: Any, source: Array, source_index: Any, count: int) -> None:
     """Copies at once. This is valid because compiled threads, too, must wait for the copy before they read the
     elements."""
     *others, last = index if isinstance(index, tuple) else (index,)
-    target, end = array._place(index), array._place((*others, last + count - 1))
+    target, end = array.place(index), array.place((*others, last + count - 1))
     if target is None or end is None:
         return
     if target % count:

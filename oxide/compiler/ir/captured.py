@@ -1,11 +1,10 @@
-"""Arrays from outside of a kernel as hidden parameters behind its own ones; see ``signature/captured.py``."""
+"""Arrays from outside of a kernel as hidden parameters behind its own ones; see ``Captured`` in ``signature``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oxide.compiler.signature.captured import Captured
-from oxide.compiler.signature.untyped_arguments import ArrayType
+from oxide.compiler.signature.untyped_arguments import ArrayType, Captured
 
 from .module import Module
 from .values import Argument, Value

@@ -28,11 +28,10 @@ import llvmlite.binding as llvm
 from oxide.compiler.primitives import scalars
 from oxide.compiler.primitives.effects import WAITING, Effect, having
 from oxide.compiler.primitives.threads import GRID_BARRIER
-from oxide.compiler.signature.captured import Captured
-from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.signature.untyped_arguments import Captured
+from oxide.compiler.source.faults import FaultSite, Widening
 from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
-from oxide.compiler.source.widening import Widening
 from oxide.driver.base import MAX_SHARED_BYTES, Dim3
 
 from . import atomics, clearing, decimal_rounding, half, instructions, lines, numba_runtime, total, verifier

@@ -1,6 +1,6 @@
 """``Kernel``: a Python function that is compiled when its types are known. ``@kernel`` makes one.
 
-The constructor reads only annotations and options (``options.py``). The first launch, or ``specialize()``, types the
+The constructor reads only annotations and options (``declaration``). The first launch, or ``specialize()``, types the
 body and lowers it to IR, which is the same for all devices. A generic kernel is typed and lowered once for each choice
 of types. ``Specialization.code`` makes machine code for a device. This package cannot launch kernels: the constructor
 takes a ``Launches`` object, which can.
@@ -15,12 +15,11 @@ from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast
 
-from oxide.compiler.declaration.description import KernelDescription
-from oxide.compiler.declaration.options import Options, checked
-from oxide.compiler.signature.annotations import Declared, default_values, parse_parameters
-from oxide.compiler.signature.signature import Closed, NumbaParameter, UntypedParameter
+from oxide.compiler.declaration.description import KernelDescription, Options, checked
+from oxide.compiler.signature.annotations import default_values, parse_parameters
+from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
-from oxide.compiler.source.text import keep_text
+from oxide.compiler.source.source import keep_text
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.host.environment import drop_frames, without_frames
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
     from oxide.compiler.declaration.description import BuiltSource, FusedSource
     from oxide.compiler.signature.contracts import Contract
-    from oxide.compiler.source.widening import Widening
+    from oxide.compiler.source.faults import Widening
     from oxide.compiler.tile.tile_source import TileSource
 
-    from .checks_report import Check
+    from .reports import Check
 
     # What a launch returns and what tuning finds. The runtime, which makes them, says what they are.
     Operation = TypeVar("Operation", default=Any, covariant=True)
@@ -137,7 +136,7 @@ class Kernel(Generic[Operation, Result]):
         dispatcher, function = function, getattr(function, "py_func", function)
         adopted = dispatcher is not function
         if not hasattr(function, "__code__"):
-            from oxide.compiler.check.misuse import no_function
+            from oxide.compiler.check.advice import no_function
 
             raise no_function(function)
         functools.update_wrapper(self, function)
@@ -351,12 +350,12 @@ class Kernel(Generic[Operation, Result]):
     if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes
 
         def __getattr__(self, name: str) -> Any:
-            from oxide.compiler.check.misuse import no_attribute
+            from oxide.compiler.check.advice import no_attribute
 
             raise no_attribute(self.__dict__.get("name", "?"), name)
 
     def __reduce__(self) -> str:
-        from oxide.compiler.signature.pickling import global_name
+        from oxide.compiler.signature.device_function import global_name
 
         return global_name(self, f"kernel {self.name}")
 
@@ -371,7 +370,7 @@ class Kernel(Generic[Operation, Result]):
 
     def _repr_html_(self) -> str:
         """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
-        from .report import described
+        from .reports import described
 
         return described(self.description, self.defaults)
 

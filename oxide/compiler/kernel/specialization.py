@@ -12,39 +12,33 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, with_captured
 from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
-from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.widening import Widening
+from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.source import located
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target, capability_of
 from oxide.errors import CompileError, LaunchError, cell_of
 from oxide.host import disk
+from oxide.host.environment import is_installed
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import written
 from oxide.host.uninterrupted import uninterrupted
-
-from .installed import missing_package, not_installed
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.cache.built import BuiltEntry
     from oxide.compiler.cache.entries import Entry, Facts
-    from oxide.compiler.check.check import Uses
-    from oxide.compiler.declaration.description import FusedSource, KernelDescription, LaunchNeeds
+    from oxide.compiler.declaration.description import KernelDescription, LaunchNeeds
     from oxide.compiler.elementwise.accesses import Elementwise
-    from oxide.compiler.frontend.frontend import Style
     from oxide.compiler.interpreter.run import TypedKernel
-    from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
-    from oxide.compiler.signature.captured import Captured
-    from oxide.compiler.tile.tile_source import TileSource
+    from oxide.compiler.ir.portable import PortableKernel
 
-    from .checks_report import Check
+    from .reports import Check
 
 __all__ = ["Specialization", "SpecializedKernel"]
 
@@ -115,10 +109,10 @@ class Specialization:
         except Unknown as error:
             unknown = error
         kept = self._entry.facts() if self._entry is not None else None
-        if kept is None and (package := missing_package(described)) is not None:
+        if kept is None and (package := _missing_package(described)) is not None:
             self._entry = provided_entry(described, parameters)  # only if it is one of oxide's own kernels
             if self._entry is None:
-                raise not_installed(described, package)
+                raise _not_installed(described, package)
             kept = self._entry.facts()
         if kept is None:
             if refuse is not None:
@@ -137,7 +131,7 @@ class Specialization:
         """A box for each captured array; None before the first launch."""
         self.captured_words: tuple[Any, ...] = ()
         """The words of these boxes, as launches pass them."""
-        self.signature = _signature(described, parameters, self.captured)
+        self.signature = with_captured(described.name, parameters, self.captured)
         """The parameters of the machine code: the kernel's own, and a hidden one for each captured array."""
         self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in self.signature) + "Q")
@@ -147,7 +141,7 @@ class Specialization:
         self._sanitized_sites: tuple[FaultSite, ...] = ()
         if kept is None:
             if described.deny_checks and not described.interpreted:
-                from .checks_report import deny_checks_in_loops
+                from .reports import deny_checks_in_loops
 
                 deny_checks_in_loops(described.name, self._checks())
             if isinstance(self._entry, Entry):
@@ -231,12 +225,12 @@ class Specialization:
     def checks(self) -> tuple[Check | Widening, ...]:
         """Returns the bounds checks of the accesses, and after them the float operations that compute in a wider type
         than that of an operand. An unchecked kernel has no bounds checks."""
-        from .checks_report import Checks
+        from .reports import Checks
 
         return Checks(self._checks() + self._facts.widenings)
 
     def _checks(self) -> tuple[Check, ...]:
-        from .checks_report import checks_of
+        from .reports import checks_of
 
         return checks_of(self.description, self.portable, self.parameters, self.sites, self.placements)
 
@@ -297,9 +291,9 @@ class Specialization:
                 "source: sanitize the kernel that it was built from"
             )
         # Sanitized code is made by typing the kernel again. Other code is made from the IR.
-        package = missing_package(described, types=bool(kinds))
+        package = _missing_package(described, types=bool(kinds))
         if package is not None:
-            raise not_installed(described, package)
+            raise _not_installed(described, package)
 
     @cached_property
     def pointers(self) -> tuple[int, ...] | None:
@@ -352,37 +346,16 @@ class Specialization:
             from oxide.compiler.check.numba_errors import placed_errors
 
             with placed_errors(described.name, described.function):
-                return self._typed_facts() if described.interpreted else _front_end(described, self.parameters)
+                if not described.interpreted:
+                    return _front_end(described, self.parameters)
+                from .front_end import typed_facts_of
 
-    def _typed_facts(self) -> Facts:
-        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if the kernel has numba-cuda's
-        semantics."""
-        from oxide.compiler.bounds.leaving import threads_may_wait
-        from oxide.compiler.check.breakpoints import debugged
-        from oxide.compiler.interpreter.run import TypedKernel
-
-        kernel = self.description
-        with debugged():
-            uses, style = _style(kernel, self.parameters)
-            if style != "oxide":
-                raise not_typed(kernel.name)
-            try:
-                lowered, portable = _lowered(kernel, self.parameters, uses, style, keeps_types=True)
-            except CompileError:
-                _front_end(kernel, self.parameters)  # raises the error with the file's line, not a node's number
-                raise
-        assert lowered.typed is not None, "the front end was asked for the types"
-        self.cooperative = portable.cooperative
-        self.typed = TypedKernel(
-            name=kernel.name,
-            function=lowered.typed,
-            parameters=self.parameters,
-            fma=kernel.fma and not kernel.fastmath,
-            goes_on=threads_may_wait(portable, portable.module.defined),
-            suspends=portable.suspends,
-            cooperative=portable.cooperative,
-        )
-        return _facts_of(kernel, uses, style, portable, (), lowered.widenings, self.parameters)
+                found = typed_facts_of(described, self.parameters)
+                if found is None:
+                    raise not_typed(described.name)
+                self.typed, facts = found
+                self.cooperative = self.typed.cooperative
+                return facts
 
     def _compiled(self, target: Target, kinds: frozenset[str]) -> Code:
         from oxide.compiler.check.numba_errors import placed_errors
@@ -426,10 +399,9 @@ class Specialization:
 
             portable = kernel.tile.portable(source.simulated, located=True)
         else:
-            uses, style = _style(kernel, self.parameters)
-            _, portable = _lowered(kernel, self.parameters, uses, style, located=True)
-            if not kernel.partial:
-                whole = frozenset(uses.scattered)
+            from .front_end import located_ir
+
+            portable, whole = located_ir(kernel, self.parameters)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
@@ -487,106 +459,30 @@ _OBJECTS_BETWEEN_COLLECTIONS = 25_000
 _NEVER = 1 << 30
 
 
-def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
-    """Returns the features that a kernel uses, and the style of its semantics. Raises ``CompileError``."""
-    from oxide.compiler.check.check import check
-
-    numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
-    uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
-    if uses.unwritten is not None and not kernel.partial:
-        raise uses.unwritten
-    return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
-
-
-def _lowered(
-    kernel: KernelDescription,
-    parameters: tuple[Closed, ...],
-    uses: Uses,
-    style: Style,
-    *,
-    located: bool = False,
-    keeps_types: bool = False,
-) -> tuple[LoweredKernel, PortableKernel]:
-    """Types and lowers a checked kernel. Returns the front end's result, and its translation to portable IR.
-    ``located`` and ``keeps_types`` are options of ``lower``. Raises ``CompileError``."""
-    from oxide.compiler.frontend.frontend import lower
-    from oxide.compiler.ir.dependencies import check_dependencies
-    from oxide.compiler.ir.portable import translate
-
-    lowered = lower(
-        kernel.name,
-        kernel.function,
-        parameters,
-        kernel.fastmath,
-        style,
-        fma=kernel.fma,
-        located=located or kernel.lineinfo,
-        constants=uses.constants,
-        keeps_types=keeps_types,
-    )
-    # The sanitizer compiles its checks without line tables: its reports have lines of their own.
-    lowered = replace(lowered, lines=kernel.lineinfo and not located and not keeps_types)
-    portable = translate(kernel.function, lowered, kernel.cluster)
-    check_dependencies(portable)
-    return lowered, portable
-
-
 def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
-    """Types and lowers a kernel. Raises ``CompileError``."""
-    if kernel.tile is not None:
-        return _tile_facts(kernel.tile, lines=kernel.lineinfo)
-    if kernel.fusion is not None:
-        return _fusion_facts(kernel.fusion)
-    from oxide.compiler.bounds.contiguous import version_contiguous_loops
-    from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
-
-    uses, style = _style(kernel, parameters)
-    lowered, portable = _lowered(kernel, parameters, uses, style)
-    captured = tuple(lowered.captured[number] for number in portable.captured)
-    parameters = _signature(kernel, parameters, captured)
-    placements: tuple[Placement, ...] = ()
-    if kernel.unchecked:
-        portable = leave_checks_out(portable)
-    else:
-        portable, placements = hoist_checks(portable, parameters, kernel.contracts)
-    portable = version_contiguous_loops(portable)
-    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters, captured)
-
-
-def _signature(
-    kernel: KernelDescription, parameters: tuple[Closed, ...], captured: tuple[Captured, ...]
-) -> tuple[Closed, ...]:
-    """Returns the parameters of the machine code, the hidden ones last."""
-    return (*parameters, *(NumbaParameter(kernel.name, each.name, each.type) for each in captured))
-
-
-def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
-    """Lowers a tile kernel for the CPU. Raises ``CompileError``."""
+    """Types and lowers a thread kernel, lowers a tile kernel for the CPU, or composes a fused kernel. Raises
+    ``CompileError``."""
     from oxide.compiler.cache.entries import Facts
     from oxide.compiler.declaration.description import LaunchNeeds
-    from oxide.compiler.tile.tile_source import simulated
 
-    portable = source.portable(simulated, lines=lines)
+    needs = LaunchNeeds()
+    placements: tuple[Placement, ...] = ()
+    if kernel.tile is not None:
+        from oxide.compiler.tile.tile_source import simulated
+
+        portable, kind = kernel.tile.portable(simulated, lines=kernel.lineinfo), "tile"
+    elif kernel.fusion is not None:
+        portable, placements = kernel.fusion.portable()
+        needs, kind = kernel.fusion.needs, "fused"
+    else:
+        from .front_end import facts_of
+
+        return facts_of(kernel, parameters)
     return Facts(
-        needs=LaunchNeeds(),
+        needs=needs,
         sites=portable.sites,
         widenings=(),
-        elementwise=lambda: "it is a tile kernel",
-        portable=lambda: portable,
-        placements=tuple,
-    )
-
-
-def _fusion_facts(fusion: FusedSource) -> Facts:
-    """Composes a fused kernel. Raises ``CompileError``."""
-    from oxide.compiler.cache.entries import Facts
-
-    portable, placements = fusion.portable()
-    return Facts(
-        needs=fusion.needs,
-        sites=portable.sites,
-        widenings=(),
-        elementwise=lambda: "it is a fused kernel",
+        elementwise=lambda: f"it is a {kind} kernel",
         portable=lambda: portable,
         placements=lambda: placements,
     )
@@ -599,6 +495,39 @@ def _address_word(parameter: Closed) -> int | None:
             return ArrayType.ADDRESS
         return 0 if isinstance(parameter.type, RecordType) else None
     return 0 if parameter.kind in ("slice", "disjoint", "tiles", "atomic") else None
+
+
+# The packages that compile kernels. A program whose kernels were all built ahead of time needs none of them. Compiling
+# a tile kernel, or fusing kernels that are already in IR, needs only llvmlite. The parameters and the body of any other
+# kernel are typed by numba-cuda, which imports CUDA's bindings.
+_FOR_CODE = {"llvmlite": "llvmlite"}
+_FOR_TYPES = {
+    "numba": "numba",
+    "numba_cuda": "numba-cuda",
+    **_FOR_CODE,
+    "cuda.bindings": "cuda-bindings",
+    "cuda.core": "cuda-core",
+}
+"""Maps each module that types kernels to the package to install for it. ``_FOR_CODE`` does so for the modules that
+compile IR."""
+
+
+def _missing_package(kernel: KernelDescription, *, types: bool = True) -> str | None:
+    """Returns the first package that is needed to compile a kernel and not installed, or None. If ``types`` is False,
+    the kernel is already in IR, and the packages that type kernels are not needed."""
+    typed = types and kernel.tile is None and kernel.fusion is None
+    needed = _FOR_TYPES if typed else _FOR_CODE
+    return next((package for module, package in needed.items() if not is_installed(module)), None)
+
+
+def _not_installed(kernel: KernelDescription, package: str) -> CompileError:
+    """Returns the error for a kernel that cannot be compiled without a package."""
+    kind = "tile kernels" if kernel.tile is not None else "typed kernels"
+    return located(
+        kernel.function,
+        f"kernel {kernel.name} must be compiled, and {package}, which compiles {kind}, is not installed: python -m pip "
+        f"install {package}, or build the kernel ahead of time with `oxide build` and load it with oxide.load",
+    )
 
 
 class NotTyped(LaunchError):
@@ -614,69 +543,6 @@ def not_typed(kernel: str) -> NotTyped:
     return NotTyped(
         f"kernel {kernel} has numba-cuda's semantics, and only typed kernels are interpreted: annotate all of its "
         "parameters with oxide's types and use oxide's functions, or launch it compiled"
-    )
-
-
-def _facts_of(
-    kernel: KernelDescription,
-    uses: Uses,
-    style: Style,
-    portable: PortableKernel,
-    placements: tuple[Placement, ...],
-    widenings: tuple[Widening, ...],
-    parameters: tuple[Closed, ...],
-    captured: tuple[Captured, ...] = (),
-) -> Facts:
-    from oxide.compiler.cache.entries import Facts
-    from oxide.compiler.declaration.description import LaunchNeeds
-    from oxide.compiler.ir.tiled_parameters import tiled_parameters
-
-    _, width = uses.width or ("", None)
-    needs = LaunchNeeds(
-        index_1d=uses.index_1d,
-        index_2d=uses.index_2d,
-        own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
-        unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
-        width=width if isinstance(width, int | str) else None,
-        dynamic_shared=portable.shared.dynamic,
-        tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
-    )
-    # Computed before the lambda is made: a lambda that refers to the kernel would keep it alive. The cache holds the
-    # facts, and drops them only when the kernel's function is gone.
-    accesses = _elementwise(kernel, needs, portable, parameters)
-    return Facts(
-        needs=needs,
-        sites=portable.sites,
-        widenings=widenings,
-        elementwise=lambda: accesses,
-        portable=lambda: portable,
-        placements=lambda: placements,
-        captured=captured,
-    )
-
-
-def _elementwise(
-    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
-) -> Elementwise | str:
-    """Returns the accesses of an elementwise kernel, or the reason why the kernel cannot be fused with others."""
-    # here, as it loads LLVM, which a cached kernel does not need
-    from oxide.compiler.elementwise.proof import elementwise
-
-    reasons = {
-        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
-        "it has clusters of blocks": kernel.cluster is not None,
-        "it uses shared memory": needs.dynamic_shared,
-        "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
-            needs.index_1d or needs.index_2d
-        ),
-        "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
-        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
-        "it limits its registers": kernel.max_registers is not None,
-        "it has line tables": kernel.lineinfo,
-        "it is interpreted": kernel.interpreted,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "") or elementwise(
-        portable, parameters, 2 if needs.index_2d else 1
     )
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final, get_args, get_origin
+from typing import Any, TypeVar, final, get_args, get_origin
+
+import numpy as np
 
 from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
-from oxide.errors import CompileError
 from oxide.language.arrays import Array, ArrayAnnotation
-from oxide.language.types import ATOMIC, SCALAR_NAMES, ScalarType
+from oxide.language.types import ATOMIC, OF_PYTHON, SCALAR_NAMES, SCALARS, ScalarType, of_dtype
 
-from .signature import SLICES, Closed, Kind, NumbaParameter, Parameter, UntypedParameter
+from .signature import (
+    SLICES,
+    Declared,
+    Kind,
+    NumbaParameter,
+    OpenFunction,
+    OpenParameter,
+    Parameter,
+    UntypedParameter,
+    refused_parameter,
+)
 from .untyped_arguments import ArrayType
-
-if TYPE_CHECKING:
-    from .generic_parameters import OpenFunction, OpenParameter
-
-Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
-"""A parameter as a kernel declares it."""
 
 
 def parse_parameters(
@@ -43,7 +49,9 @@ def parse_parameters(
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise refused(function, name, parameter.name, "must be an ordinary one, without * or /")
+            raise refused_parameter(
+                function, name, parameter.name, f"{parameter.name} must be an ordinary one, without * or /"
+            )
         if adopted or parameter.annotation is inspect.Parameter.empty:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
@@ -105,11 +113,6 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     return found
 
 
-def refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
-    """Returns the error for a parameter of a kernel, at the parameter."""
-    return at_parameter(function, name, f"kernel {kernel}: parameter {name} {problem}")
-
-
 class Names:
     """The names that a function's annotations may use: those of its module, of the scope that defines it, and of its
     closure."""
@@ -158,41 +161,141 @@ def _slice_of(function: Callable[..., Any], what: str, name: str, annotation: An
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
         problem = "say of what and with how many axes, as in Array[f32, 2], or leave the annotation out"
-        raise refused(function, kernel, name, f"is annotated Array; {problem}")
+        raise refused_parameter(function, kernel, name, f"{name} is annotated Array; {problem}")
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
-        from .generic_parameters import function_parameter  # imported here: few programs need it
-
-        return function_parameter(function, kernel, name, annotation)
+        return _function_parameter(function, kernel, name, annotation)
     if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
         from .tuples import tuple_parameter
 
-        return tuple_parameter(
-            function, kernel, name, annotation, lambda text: names.evaluate(text, f"the annotation of {name}", name)
-        )
+        def evaluate(text: str) -> Any:
+            return names.evaluate(text, f"the annotation of {name}", name)
+
+        refuse = functools.partial(refused_parameter, function, kernel, name)
+        return tuple_parameter(kernel, name, annotation, evaluate, refuse)
     if isinstance(annotation, ScalarType | TypeVar):
         found = Annotation("scalar", annotation)
     elif get_origin(annotation) in SLICES:
         found = _slice_of(function, f"kernel {kernel}: parameter {name}", name, annotation)
     else:
-        from oxide.compiler.signature.annotation_advice import of_annotation
-
         shown = getattr(annotation, "__name__", None) or repr(annotation)
-        raise refused(function, kernel, name, f"is annotated {shown}; {of_annotation(annotation)}")
+        raise refused_parameter(function, kernel, name, f"{name} is annotated {shown}; {of_annotation(annotation)}")
     scalar = found.scalar
     if isinstance(scalar, TypeVar):
-        from .generic_parameters import open_parameter
-
-        return open_parameter(function, kernel, name, found.kind, scalar, found.tile, found.ndim)
+        choices = _choices(function, kernel, name, found.kind, scalar)
+        return OpenParameter(kernel, name, found.kind, scalar.__name__, choices, found.tile, found.ndim)
     if not isinstance(scalar, ScalarType):
-        from oxide.compiler.signature.annotation_advice import of_element
-
         problem = f"the elements of a slice are scalars: {of_element(scalar)}"
-        raise at_parameter(function, name, f"kernel {kernel}: parameter {name}: {problem}")
+        raise refused_parameter(function, kernel, name, f"{name}: {problem}")
     if found.kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
     return Parameter(kernel, name, found.kind, scalar, found.tile, ndim=found.ndim)
+
+
+def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
+    """Returns the parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``. ``Any`` means no
+    conversion. Raises ``CompileError`` for any other type in the annotation that is no scalar."""
+    choices: dict[str, tuple[ScalarType, ...]] = {}
+
+    def meaning(each: Any) -> ScalarType | str | None:
+        if isinstance(each, TypeVar):
+            choices[each.__name__] = _choices(function, kernel, name, "scalar", each)
+            return each.__name__
+        if each is Any:
+            return None
+        if isinstance(each, ScalarType):
+            return each
+        raise refused_parameter(
+            function,
+            kernel,
+            name,
+            f"{name}: a function takes and returns scalars ({SCALAR_NAMES}) in its "
+            f"annotation, not {getattr(each, '__name__', each)}; Any says nothing of a type",
+        )
+
+    taken, returned = get_args(annotation) or (..., Any)
+    takes = None if taken is ... else tuple(meaning(each) for each in taken)
+    returns = meaning(returned)
+    given = "..." if takes is None else f"[{', '.join(_type_name(each) for each in takes)}]"
+    shown = f"Callable[{given}, {_type_name(returns)}]"
+    return OpenFunction(kernel, name, takes, returns, shown, tuple(choices.items()))
+
+
+def _type_name(kind: ScalarType | str | None) -> str:
+    return "Any" if kind is None else str(kind)
+
+
+def _choices(
+    function: Callable[..., Any], kernel: str, name: str, kind: Kind, variable: TypeVar
+) -> tuple[ScalarType, ...]:
+    """Returns the scalar types that a type variable may stand for: its constraints, or all that are possible."""
+    possible = ATOMIC if kind == "atomic" else SCALARS
+    problem = None
+    if variable.__bound__ is not None:
+        problem = "has a bound, which says nothing of machine types"
+    wrong = [each for each in variable.__constraints__ if not isinstance(each, ScalarType) or each.name not in possible]
+    if wrong:
+        problem = f"may be {getattr(wrong[0], '__name__', wrong[0])}, which {kind} parameters cannot have here"
+    if problem is not None:
+        raise refused_parameter(
+            function,
+            kernel,
+            name,
+            f"{name}: the type variable {variable.__name__} {problem}; constrain it to "
+            f"scalar types, as in TypeVar({variable.__name__!r}, f32, f64); possible are {' '.join(possible)}",
+        )
+    if variable.__constraints__:
+        return tuple(variable.__constraints__)
+    return tuple(possible.values())
+
+
+# Advice for wrong annotations
+
+
+def of_annotation(annotation: Any) -> str:
+    """Returns advice for the annotation of a kernel's parameter. ``annotation`` is the refused annotation."""
+    scalars = _scalars_for(annotation)
+    if scalars:
+        return f"annotate it as {scalars}"
+    if annotation in SLICES:
+        return f"say of what, as in {annotation.__name__}[f32]"
+    if annotation is np.ndarray or getattr(annotation, "__origin__", annotation) in (list, np.ndarray, Sequence):
+        return "an input is Slice[f32] or Slice2[f32], an output DisjointSlice[f32], an array Array[f32, 2]"
+    return (
+        f"annotate it as a scalar ({SCALAR_NAMES}), a tuple or a NamedTuple of scalars, Slice[T], "
+        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
+    )
+
+
+def of_element(annotation: Any) -> str:
+    """Returns advice for the element type of a slice. ``annotation`` is the refused element type."""
+    scalars = _scalars_for(annotation)
+    shown = getattr(annotation, "__name__", repr(annotation))
+    return f"write {scalars}, not {shown}" if scalars else SCALAR_NAMES
+
+
+def _scalars_for(annotation: Any) -> str:
+    """Returns oxide's scalar types for a number type of Python or NumPy, or an empty string."""
+    if annotation in OF_PYTHON:
+        plain = OF_PYTHON[annotation]
+        kinds = "iu" if plain.kind == "i" else plain.kind
+        *first, last = (
+            name for name, each in SCALARS.items() if each.kind in kinds and each.bits in (plain.bits, plain.bits // 2)
+        )
+        return f"{', '.join(first)} or {last}" if first else last
+    return dtype_name(annotation) or ""
+
+
+def dtype_name(value: Any) -> str | None:
+    """Returns oxide's name for a scalar type of NumPy, or None."""
+    if not (isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))):
+        return None
+    try:
+        known = of_dtype(np.dtype(value))
+    except TypeError:
+        return None
+    return None if known is None else known.name

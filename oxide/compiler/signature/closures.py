@@ -27,8 +27,18 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.source.source import EMPTY, closure_values, located, trees
-from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
+from oxide.compiler.source.source import (
+    EMPTY,
+    FUTURE,
+    closure_values,
+    first_line,
+    keep_text,
+    lines_of,
+    located,
+    parsed,
+    trees,
+    why_missing,
+)
 from oxide.errors import ArgumentError, place_name
 from oxide.host import disk
 from oxide.language import atomic, thread
@@ -36,8 +46,7 @@ from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
 from .annotations import Annotation
 from .device_function import DeviceFunction
-from .generic_parameters import Lifted, OpenFunction
-from .signature import Parameter
+from .signature import Lifted, OpenFunction, Parameter
 
 Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
@@ -105,7 +114,7 @@ def lift(
     key = code, code.co_filename, is_device, annotations, *captured, takes, returns
     made = _known(key)
     if made is None:
-        made = _Copy(plain, numbers, constants).device_function()
+        made = _copied(plain, numbers, constants)
         _remember(key, made)
         if returns is not None:
             made.annotations["return"] = Annotation("scalar", returns)
@@ -194,8 +203,7 @@ def _plain(function: Function) -> tuple[FunctionType, _Shape]:
 
 
 def _outer(function: FunctionType, shape: _Shape) -> Iterator[tuple[str, Any, bool]]:
-    """Yields the values that a function reads from outside its body: name, value, and whether it is a module's
-    global."""
+    """Yields the values from outside a function's body: name, value, and whether it is a module's global."""
     code = shape.code
     if function.__defaults__:
         names = code.co_varnames[shape.arity(function) : code.co_argcount]
@@ -236,84 +244,63 @@ def _identity(
     return f"{function.__module__}:{function.__qualname__}:{code.co_firstlineno}:{digest}"
 
 
-@final
-class _Copy:
-    """A copy of a function's source, compiled with the captured numbers as parameters."""
+def _copied(
+    function: FunctionType, numbers: list[tuple[str, ScalarType]], constants: dict[str, Any]
+) -> DeviceFunction[..., Any]:
+    """Compiles a copy of a function's source with the captured numbers as parameters."""
+    code = function.__code__
+    node = copy.deepcopy(_node(function))
+    arguments = node.args
+    known = [argument.arg for argument in arguments.args]
+    arguments.defaults = []
+    arguments.args += [ast.arg(name) for name, _ in numbers if name not in known]
+    for argument in arguments.args:
+        argument.annotation = None
+    name = "lambda_" if isinstance(node, ast.Lambda) else node.name
+    body: list[ast.stmt] = (
+        [ast.copy_location(ast.Return(node.body), node.body)] if isinstance(node, ast.Lambda) else node.body
+    )
+    definition = ast.FunctionDef(name, arguments, body, [], None, None)
+    if "type_params" in definition._fields:
+        setattr(definition, "type_params", [])  # noqa: B010 - since Python 3.12
+    ast.copy_location(definition, node)
+    ast.fix_missing_locations(definition)
+    flags = code.co_flags & FUTURE
+    module = compile(ast.Module([definition], []), code.co_filename, "exec", flags=flags, dont_inherit=True)
+    names = {"__builtins__": builtins, "__name__": function.__module__, **constants}
+    exec(module, names)
+    made = names[name]
+    made.__qualname__ = function.__qualname__
+    trees.set(made, definition)
+    keep_text(made, function)
+    return DeviceFunction(made)
 
-    def __init__(
-        self, function: FunctionType, numbers: list[tuple[str, ScalarType]], constants: dict[str, Any]
-    ) -> None:
-        self.function = function
-        self.numbers = numbers
-        self.constants = constants
 
-    def device_function(self) -> DeviceFunction[..., Any]:
-        code = self.function.__code__
-        node = copy.deepcopy(self._node())
-        arguments = node.args
-        known = [argument.arg for argument in arguments.args]
-        arguments.defaults = []
-        arguments.args += [ast.arg(name) for name, _ in self.numbers if name not in known]
-        for argument in arguments.args:
-            argument.annotation = None
-        name = "lambda_" if isinstance(node, ast.Lambda) else node.name
-        body: list[ast.stmt] = (
-            [ast.copy_location(ast.Return(node.body), node.body)] if isinstance(node, ast.Lambda) else node.body
-        )
-        definition = ast.FunctionDef(name, arguments, body, [], None, None)
-        if "type_params" in definition._fields:
-            setattr(definition, "type_params", [])  # noqa: B010 - since Python 3.12
-        ast.copy_location(definition, node)
-        ast.fix_missing_locations(definition)
-        flags = code.co_flags & FUTURE
-        module = compile(ast.Module([definition], []), code.co_filename, "exec", flags=flags, dont_inherit=True)
-        names = {"__builtins__": builtins, "__name__": self.function.__module__, **self.constants}
-        exec(module, names)
-        made = names[name]
-        made.__qualname__ = self.function.__qualname__
-        trees.set(made, definition)
-        keep_text(made, self.function)
-        return DeviceFunction(made)
-
-    def _node(self) -> ast.Lambda | ast.FunctionDef:
-        """Returns the function's node in the syntax tree of its file."""
-        code = self.function.__code__
-        source = "".join(lines_of(self.function))
-        names = list(code.co_varnames[: code.co_argcount])
+def _node(function: FunctionType) -> ast.Lambda | ast.FunctionDef:
+    """Returns the function's node in the syntax tree of its file."""
+    code = function.__code__
+    source = "".join(lines_of(function))
+    names = list(code.co_varnames[: code.co_argcount])
+    found = [
+        node
+        for node in ast.walk(parsed(source))
+        if isinstance(node, ast.Lambda | ast.FunctionDef)
+        and first_line(node) == code.co_firstlineno
+        and getattr(node, "name", "<lambda>") == code.co_name
+        and [each.arg for each in node.args.args] == names
+    ]
+    if len(found) > 1:
+        places = set(code.co_positions())
         found = [
             node
-            for node in _functions(source).get(code.co_firstlineno, ())
-            if getattr(node, "name", "<lambda>") == code.co_name and [each.arg for each in node.args.args] == names
+            for node in found
+            if isinstance(node, ast.Lambda)
+            and (node.body.lineno, node.body.end_lineno, node.body.col_offset, node.body.end_col_offset) in places
         ]
-        if len(found) > 1:
-            places = set(code.co_positions())
-            found = [
-                node
-                for node in found
-                if isinstance(node, ast.Lambda)
-                and (node.body.lineno, node.body.end_lineno, node.body.col_offset, node.body.end_col_offset) in places
-            ]
-        if len(found) != 1:
-            raise located(
-                self.function,
-                f"the source of {self.function.__name__} cannot be read: "
-                + ("define it with def" if source else why_missing(self.function)),
-            )
-        return found[0]
-
-
-@functools.lru_cache(maxsize=32)
-def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """Returns the functions in a file by their first line, which is the line of the first decorator if there is a
-    decorator."""
-    found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return found
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Lambda | ast.FunctionDef):
-            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-            found.setdefault(first, []).append(node)
-    return found
+    if len(found) != 1:
+        raise located(
+            function,
+            f"the source of {function.__name__} cannot be read: "
+            + ("define it with def" if source else why_missing(function)),
+        )
+    return found[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -18,27 +17,13 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.compiler.source.source import located
 from oxide.errors import CompileError, LaunchError
 
-from .annotations import Declared
-from .signature import NumbaParameter, Parameter, UntypedParameter
+from .signature import Declared, NumbaParameter, OpenFunction, OpenParameter, Parameter, UntypedParameter
 
 if TYPE_CHECKING:
-    from .generic_parameters import OpenFunction, OpenParameter
     from .tuples import Fields
 
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.GtE: operator.ge,
-    ast.Gt: operator.gt,
-    ast.LtE: operator.le,
-    ast.Lt: operator.lt,
-    ast.Eq: operator.eq,
-}
+_OPERATIONS = ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod
+_COMPARISONS = ast.GtE, ast.Gt, ast.LtE, ast.Lt, ast.Eq
 
 
 @final
@@ -56,18 +41,18 @@ class Contract:
     def check(self, kernel: str, values: Mapping[str, int]) -> None:
         """Raises ``LaunchError``, with the value of both sides, unless the comparison holds for ``values``."""
         try:
-            left, right = _evaluate(self.left, values), _evaluate(self.right, values)
+            if compiled((self,), list(values))(*values.values()):
+                return
         except ZeroDivisionError:
             raise LaunchError(
                 f"kernel {kernel} requires {self.text}, which divides by zero{self._where(values)}"
             ) from None
-        if not _COMPARISONS[type(self.comparison)](left, right):
-            sides = ", ".join(
-                f"{ast.unparse(side)} is {value}"
-                for side, value in ((self.left, left), (self.right, right))
-                if not isinstance(side, ast.Constant)
-            )
-            raise LaunchError(f"kernel {kernel} requires {self.text}, but {sides}{self._where(values)}")
+        sides = ", ".join(
+            f"{ast.unparse(side)} is {_function(side, list(values))(*values.values())}"
+            for side in (self.left, self.right)
+            if not isinstance(side, ast.Constant)
+        )
+        raise LaunchError(f"kernel {kernel} requires {self.text}, but {sides}{self._where(values)}")
 
     def _where(self, values: Mapping[str, int]) -> str:
         shown = [
@@ -84,19 +69,22 @@ def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..
     The function may raise ``ZeroDivisionError``. Every launch calls the function, which takes a tenth of the time of
     ``Contract.check``. Only ``check`` can report which contract failed.
     """
-    by_place = _ByPlace(names)
     held: list[ast.expr] = [
-        ast.Compare(by_place.copy_of(contract.left), [contract.comparison], [by_place.copy_of(contract.right)])
-        for contract in contracts
+        ast.Compare(contract.left, [contract.comparison], [contract.right]) for contract in contracts
     ]
+    return _function(ast.BoolOp(ast.And(), [ast.Constant(True), *held]), names)
+
+
+def _function(expression: ast.expr, names: Sequence[str]) -> Callable[..., Any]:
+    """Returns an expression of contracts as a function of the values of ``names``."""
+    by_place = _ByPlace(names)
     parameters = [ast.arg(by_place.variable(name)) for name in names]
-    function = ast.Lambda(
-        ast.arguments([], parameters, None, [], [], None, []), ast.BoolOp(ast.And(), [ast.Constant(True), *held])
-    )
+    body = by_place.visit(copy.deepcopy(expression))
+    function = ast.Lambda(ast.arguments([], parameters, None, [], [], None, []), body)
     # The code is safe to run: _Parser accepts only integer arithmetic.
     code = compile(ast.fix_missing_locations(ast.Expression(function)), "<contracts>", "eval")
-    holds: Callable[..., bool] = eval(code, {"__builtins__": {}})
-    return holds
+    made: Callable[..., Any] = eval(code, {"__builtins__": {}})
+    return made
 
 
 def parse_contracts(
@@ -129,11 +117,11 @@ class _Parser:
             raise self._error("is no expression") from None
         if not isinstance(tree, ast.Compare):
             raise self._error('is no comparison, such as "len(a) >= m * k"')
-        tree = _FirstAxes(self).visit(_NamedElements(self).visit(tree))
+        tree = _OneName(self).visit(tree)
         contracts = []
         left = tree.left
         for comparison, right in zip(tree.ops, tree.comparators, strict=True):
-            if type(comparison) not in _COMPARISONS:
+            if not isinstance(comparison, _COMPARISONS):
                 raise self._error("compares with something other than <, <=, ==, >= and >")
             self.names = set()
             self._check(left)
@@ -149,7 +137,7 @@ class _Parser:
                 return
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 self._check(operand)
-            case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+            case ast.BinOp(left=left, op=operation, right=right) if isinstance(operation, _OPERATIONS):
                 self._check(left)
                 self._check(right)
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
@@ -190,19 +178,16 @@ class _Parser:
     def _axes(self, name: str) -> int:
         """Returns the number of a slice's axes, 1 for anything else."""
         declared = self.parameters.get(name)
-        if declared is None or isinstance(declared, NumbaParameter | UntypedParameter) or declared.kind == "function":
-            return 1
-        if TYPE_CHECKING:
-            assert isinstance(declared, Parameter | OpenParameter)
-        return declared.ndim
+        return declared.ndim if isinstance(declared, Parameter | OpenParameter) else 1
 
     def _error(self, problem: str) -> CompileError:
         return located(self.function, f'kernel {self.kernel}: the contract "{self.text}" {problem}')
 
 
 @final
-class _NamedElements(ast.NodeTransformer):
-    """Replaces elements of tuples by names: ``size.rows`` and ``size[0]`` are scalar parameters with these names."""
+class _OneName(ast.NodeTransformer):
+    """Gives each number one name. An element of a tuple, as ``size.rows`` or ``size[0]``, is a scalar parameter of that
+    name. ``len(a)`` becomes ``a.shape[0]`` for a slice of several axes."""
 
     def __init__(self, parser: _Parser) -> None:
         self.parser = parser
@@ -215,6 +200,13 @@ class _NamedElements(ast.NodeTransformer):
         return ast.Name(element.name, ast.Load())
 
     visit_Subscript = visit_Attribute
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
+                if self.parser._axes(name) > 1:
+                    return ast.parse(f"{name}.shape[0]", mode="eval").body
+        return self.generic_visit(node)
 
     def _element(self, node: ast.expr) -> Declared | None:
         if isinstance(node, ast.Name):
@@ -235,21 +227,6 @@ class _NamedElements(ast.NodeTransformer):
 
 
 @final
-class _FirstAxes(ast.NodeTransformer):
-    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes, so that each length has only one name."""
-
-    def __init__(self, parser: _Parser) -> None:
-        self.parser = parser
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        match node:
-            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)], keywords=[]):
-                if self.parser._axes(name) > 1:
-                    return ast.parse(f"{name}.shape[0]", mode="eval").body
-        return node
-
-
-@final
 class _ByPlace(ast.NodeTransformer):
     """Replaces each name in a contract by a variable, which is numbered by the name's position in ``names``."""
 
@@ -259,29 +236,7 @@ class _ByPlace(ast.NodeTransformer):
     def variable(self, name: str) -> str:
         return f"v{self._places[name]}"
 
-    def copy_of(self, side: ast.expr) -> ast.expr:
-        changed: ast.expr = self.visit(copy.deepcopy(side))
-        return changed
-
     def visit_Name(self, node: ast.expr) -> ast.expr:
         return ast.Name(self.variable(ast.unparse(node)), ast.Load())
 
     visit_Call = visit_Subscript = visit_Name
-
-
-def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.UnaryOp(operand=operand):
-            return -_evaluate(operand, values)
-        case ast.BinOp(left=left, op=operation, right=right):
-            return _OPERATIONS[type(operation)](_evaluate(left, values), _evaluate(right, values))
-        case ast.Name(id=name):
-            return values[name]
-        case ast.Call(args=[ast.Name(id=name)]):
-            return values[f"len({name})"]
-        case ast.Subscript():
-            return values[ast.unparse(node)]
-        case _:
-            raise AssertionError(ast.dump(node))  # _Parser accepts nothing else

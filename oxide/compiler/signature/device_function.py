@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
-from oxide.compiler.source.text import keep_text
+from oxide.compiler.source.source import keep_text
 
 from .annotations import Annotation, parse_annotations
 
@@ -36,8 +36,6 @@ class DeviceFunction(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> str:
-        from .pickling import global_name
-
         return global_name(self, f"device function {self.function.__qualname__}")
 
     def __copy__(self) -> DeviceFunction[P, R]:
@@ -65,3 +63,25 @@ def device(function: Callable[P, R]) -> DeviceFunction[P, R]:
     rule.
     """
     return DeviceFunction(function, dict(sys._getframe(1).f_locals))
+
+
+def global_name(thing: Any, shown: str) -> str:
+    """Returns the name under which a module holds a kernel or a device function, for ``__reduce__`` to return. They are
+    pickled by name, as functions are: a kernel has compiled code and locks, which no other process can use.
+
+    Raises ``TypeError`` if the module holds it under no name. ``shown`` describes the object in the error.
+    """
+    module = sys.modules.get(thing.__module__)
+    held: Any = module
+    for part in thing.__qualname__.split("."):
+        held = getattr(held, part, None)
+    if held is thing:
+        return str(thing.__qualname__)
+    # The name may differ from the function's, as in `adopted = kernel(f)`.
+    for name, held in vars(module).items() if module is not None else ():
+        if held is thing:
+            return name
+    raise TypeError(
+        f"{shown} cannot be pickled: it is pickled by its name, as a function is, and module {thing.__module__} has no "
+        f"name for it; define {thing.__name__} at the top of a module"
+    )

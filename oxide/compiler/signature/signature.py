@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from oxide.errors import ArgumentError
+from oxide.compiler.source.source import at_parameter
+from oxide.errors import ArgumentError, CompileError
 from oxide.host.messages import is_long, written
 from oxide.language import shaped, types
 from oxide.language.atomic import AtomicSlice
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import SCALARS, ScalarType
 
-from .untyped_arguments import ArgumentType, identity
+from .untyped_arguments import ArgumentType, Captured, identity
 
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
@@ -41,8 +42,7 @@ SAFE_FLOAT = 3.4e38
 
 
 class Lifts(Protocol):
-    """The scalars that are passed instead of a function, a tuple or a complex number: ``Lifted``, ``Fields`` or
-    ``Parts``."""
+    """The scalars that stand for a function, a tuple or a complex number: ``Lifted``, ``Fields`` or ``Parts``."""
 
     @property
     def annotation(self) -> str: ...
@@ -112,9 +112,10 @@ class Parameter:
 
     @property
     def lengths(self) -> tuple[str, ...]:
-        """Returns the names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` … for
-        several axes."""
-        return lengths_of(self.name, self.ndim)
+        """Returns a slice's lengths as contracts name them: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` …"""
+        if self.ndim == 1:
+            return (f"len({self.name})",)
+        return tuple(f"{self.name}.shape[{axis}]" for axis in range(self.ndim))
 
     @property
     def is_matrix(self) -> bool:
@@ -199,9 +200,7 @@ class Parameter:
         else:
             axes = value.ndim if hasattr(value, "ndim") else np.ndim(value)
             found = f"{value!r} ({type(value).__name__})" if axes == 0 else type(value).__name__
-        return ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
-        )
+        return refused_argument(self, found, advice)
 
 
 @final
@@ -236,7 +235,7 @@ class Parts:
         """
         number = argument[()] if type(argument) is np.ndarray and argument.ndim == 0 else argument
         if not isinstance(number, int | float | complex | np.number | np.bool_):
-            raise no_number(self.kernel, self.name, self.annotation, argument)
+            raise _no_number(self, argument)
         real, imag = self.parts
         return real.convert(number.real), imag.convert(number.imag)
 
@@ -276,8 +275,7 @@ class NumbaParameter:
 @final
 @dataclass(frozen=True, slots=True)
 class UntypedParameter:
-    """A parameter without an annotation. Each launch's argument decides its type, and it becomes a
-    ``NumbaParameter``."""
+    """A parameter without an annotation, which becomes a ``NumbaParameter`` at each launch."""
 
     kernel: str
     name: str
@@ -290,8 +288,100 @@ class UntypedParameter:
         return NumbaParameter(self.kernel, self.name, kind)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class OpenParameter:
+    """One parameter of a generic kernel, whose type the argument decides: ``factor: T``, ``x: Slice[T]``.
+
+    It becomes a ``Parameter`` when the kernel is specialised (see ``type_variables.py``).
+    """
+
+    kernel: str
+    name: str
+    kind: Kind
+    variable: str
+    choices: tuple[ScalarType, ...]
+    """The scalar types that the variable may stand for: its constraints, or all scalar types."""
+    tile: tuple[int, ...] = ()
+    ndim: int = 1
+
+    @property
+    def annotation(self) -> str:
+        """Returns the annotation as it is written."""
+        return shown(self.kind, self.variable, self.tile, self.ndim)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns void, because the dtype is not known yet."""
+        return np.dtype(np.void)
+
+    def convert(self, value: Any) -> Any:
+        """Returns a scalar argument unchanged if it is a number. Raises ``ArgumentError`` for anything else."""
+        if isinstance(value, int | float | complex | np.number | np.bool_) or (
+            type(value) is np.ndarray and value.ndim == 0
+        ):
+            return value
+        raise _no_number(self, value)
+
+    def closed(self, scalar: ScalarType) -> Parameter:
+        """Returns the parameter with ``scalar`` for the type variable."""
+        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile, ndim=self.ndim)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenFunction:
+    """A parameter that takes a function: ``f: Callable[[T], T]``.
+
+    ``takes`` has the types that the function's arguments are converted to, or is None if the annotation does not list
+    them. ``returns`` is the type that the function's result is converted to. Both may contain names of type variables.
+    """
+
+    kernel: str
+    name: str
+    takes: tuple[ScalarType | str | None, ...] | None
+    returns: ScalarType | str | None
+    annotation: str
+    choices: tuple[tuple[str, tuple[ScalarType, ...]], ...]
+    """The type variables, and the scalar types that each may stand for."""
+
+    @property
+    def kind(self) -> Kind:
+        return "function"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns void, because a function is not a number."""
+        return np.dtype(np.void)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A function that a kernel is compiled with, as a device function.
+
+    After its own ``arity`` parameters the device function takes the numbers that it captures. These numbers are the
+    ``parts`` of the kernel's parameter. See ``closures.py``.
+    """
+
+    function: Any
+    parts: tuple[Parameter, ...]
+    literal: tuple[bool, ...]
+    """For each part, True if it is a Python float. Like a literal, a Python float takes the type of the number that it
+    is combined with."""
+    arity: int
+    annotation: str
+    identity: str
+    words: Callable[[Any], tuple[Any, ...]]
+    """Returns the current values of the numbers that a given function captures. Raises ``ArgumentError`` if a number
+    does not fit its type."""
+
+
 Closed: TypeAlias = Parameter | NumbaParameter
 """A parameter whose type is known, as a specialization has it."""
+
+Declared: TypeAlias = Closed | OpenParameter | OpenFunction | UntypedParameter
+"""A parameter as a kernel declares it."""
 
 P = TypeVar("P", Parameter, Closed)
 
@@ -305,17 +395,17 @@ def leaves(parameters: Iterable[P]) -> Iterator[P]:
             yield from leaves(parameter.lifted.parts)
 
 
+def with_captured(kernel: str, parameters: tuple[Closed, ...], captured: Iterable[Captured]) -> tuple[Closed, ...]:
+    """Returns the parameters of the machine code: the kernel's own, and a hidden one for each captured array."""
+    return (*parameters, *(NumbaParameter(kernel, each.name, each.type) for each in captured))
+
+
 def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str:
     """Returns an annotation as it is written."""
     if kind == "scalar":
         return element
     layout = f", {'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})" if tile else ""
     return f"{_SHOWN[kind]}{ndim if ndim > 1 else ''}[{element}{layout}]"
-
-
-def lengths_of(name: str, ndim: int) -> tuple[str, ...]:
-    """Returns the names of a slice's lengths in contracts."""
-    return (f"len({name})",) if ndim == 1 else tuple(f"{name}.shape[{axis}]" for axis in range(ndim))
 
 
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
@@ -325,12 +415,21 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     return min(row & -row, 16)
 
 
-def no_number(kernel: str, name: str, annotation: str, value: Any) -> ArgumentError:
-    """Returns the error for an argument that is no number."""
+def refused_parameter(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
+    """Returns the error for the declaration of a kernel's parameter. ``problem`` begins with the parameter's name."""
+    return at_parameter(function, name, f"kernel {kernel}: parameter {problem}")
+
+
+def refused_argument(parameter: Any, found: str, advice: str) -> ArgumentError:
+    """Returns the error for an argument that a parameter, or what stands for one, does not take."""
     return ArgumentError(
-        f"kernel {kernel}: parameter {name} is {annotation}, the argument is {type(value).__name__} "
-        f"{written(value):.80}; pass a number"
+        f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, the argument is {found}; "
+        f"{advice}"
     )
+
+
+def _no_number(parameter: Any, value: Any) -> ArgumentError:
+    return refused_argument(parameter, f"{type(value).__name__} {written(value):.80}", "pass a number")
 
 
 def _is_real(value: Any) -> bool:

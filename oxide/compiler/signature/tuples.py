@@ -10,7 +10,6 @@ Kept out of ``signature.py``, because few programs need it and each module adds 
 from __future__ import annotations
 
 import ast
-import functools
 import sys
 import typing
 from collections.abc import Callable
@@ -19,12 +18,11 @@ from typing import Any, ForwardRef, final, get_args, get_origin
 
 import numpy as np
 
-from oxide.compiler.source.source import at_parameter
-from oxide.errors import ArgumentError, CompileError
+from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language.types import SCALAR_NAMES, ScalarType
 
-from .signature import Parameter, leaves
+from .signature import Parameter, leaves, refused_argument
 
 _NO_SCALAR = ScalarType("tuple", numpys=np.dtype(np.void))
 
@@ -92,11 +90,10 @@ class Fields:
         if type(argument) is not self.made_of and not self._takes(argument):
             fields = ", ".join(f"{name}=…" for name in self.names)
             advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
-            raise self._refuse(f"{written(argument):.80} ({type(argument).__name__})", advice)
+            raise refused_argument(self, f"{written(argument):.80} ({type(argument).__name__})", advice)
         if len(argument) != len(self.elements):
-            raise self._refuse(
-                f"{written(argument):.80}, of length {len(argument)}", f"pass {len(self.elements)} elements"
-            )
+            found = f"{written(argument):.80}, of length {len(argument)}"
+            raise refused_argument(self, found, f"pass {len(self.elements)} elements")
         words: list[Any] = []
         for element, value in zip(self.elements, argument, strict=True):
             words += element.words(value)
@@ -110,35 +107,16 @@ class Fields:
         """
         return isinstance(argument, tuple) and (self.made_of is tuple or type(argument) is tuple)
 
-    def _refuse(self, found: str, advice: str) -> ArgumentError:
-        return ArgumentError(
-            f"kernel {self.kernel}: parameter {self.name} is {self.annotation}, the argument is {found}; {advice}"
-        )
-
-
-def is_tuple(annotation: Any) -> bool:
-    """Returns whether an annotation is a tuple or a NamedTuple."""
-    return annotation is tuple or get_origin(annotation) is tuple or _is_named(annotation)
-
 
 def tuple_parameter(
-    function: Callable[..., Any], kernel: str, name: str, annotation: Any, evaluate: Callable[[str], Any]
-) -> Parameter:
-    """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
-
-    Raises ``CompileError`` for elements that are no scalars, and for a tuple without a fixed length.
-    """
-    refuse = functools.partial(_refused, function, kernel, name)
-    return _parameter(kernel, name, annotation, evaluate, refuse)
-
-
-def _parameter(
     kernel: str,
     name: str,
     annotation: Any,
     evaluate: Callable[[str], Any],
     refuse: Callable[[str], CompileError],
 ) -> Parameter:
+    """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
+    ``refuse`` makes the error for elements that are no scalars, or for a tuple without a fixed length."""
     names: tuple[str, ...] = ()
     if _is_named(annotation):
         made_of, names = annotation, annotation._fields
@@ -157,8 +135,8 @@ def _parameter(
         inner = f"{name}.{names[number]}" if names else f"{name}[{number}]"
         if isinstance(kind, ScalarType):
             elements.append(Parameter(kernel, inner, "scalar", kind))
-        elif is_tuple(kind):
-            elements.append(_parameter(kernel, inner, kind, evaluate, refuse))
+        elif kind is tuple or get_origin(kind) is tuple or _is_named(kind):
+            elements.append(tuple_parameter(kernel, inner, kind, evaluate, refuse))
         else:
             shown = getattr(kind, "__name__", None) or repr(kind)
             what = "has no annotation" if kind is None else f"is annotated {shown}"
@@ -167,17 +145,12 @@ def _parameter(
     return Parameter(kernel, name, "tuple", _NO_SCALAR, lifted=fields)
 
 
-def _refused(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:
-    return at_parameter(function, name, f"kernel {kernel}: parameter {problem}")
-
-
 def _is_named(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
 
 
 def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any:
-    """Returns the annotation of a NamedTuple's field. None for a field of ``collections.namedtuple``, which has
-    none."""
+    """Returns the annotation of a NamedTuple's field, None for one of ``collections.namedtuple``."""
     declared = (getattr(kind, "__annotations__", {}) for kind in made_of.__mro__)
     kind = next((annotations[field] for annotations in declared if field in annotations), None)
     text = kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind

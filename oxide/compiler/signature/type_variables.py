@@ -20,19 +20,16 @@ from oxide.host.messages import written
 from oxide.language.arrays import ArrayAnnotation
 from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
 
-from .annotations import Declared
 from .closures import lift
 from .device_function import is_function
-from .generic_parameters import OpenFunction, OpenParameter
-from .signature import Closed, UntypedParameter
+from .signature import Closed, Declared, OpenFunction, OpenParameter, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence that an argument gives for an open parameter's type: a dtype, or the Python type of a plain
-    number."""
+    """The evidence of an open parameter's type in an argument: a dtype, or a number's Python type."""
 
     dtype: np.dtype[Any] | None = None
     number: type | None = None
@@ -127,8 +124,7 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 
 
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
-    """Returns a type for each type variable: ``f32`` if the variable may stand for it, else the variable's first
-    choice."""
+    """Returns a type for each type variable: ``f32`` if it may be that, else its first choice."""
     variables = {p.variable: p.choices for p in declared if isinstance(p, OpenParameter)}
     for parameter in declared:
         if isinstance(parameter, OpenFunction):

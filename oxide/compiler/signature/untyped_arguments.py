@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, dataclass_transform, final
 
 import numpy as np
@@ -264,8 +266,7 @@ _PLAIN: dict[type, ArgumentType] = {
 
 
 def _wrapped(number: int, dtype: np.dtype[Any]) -> int:
-    """Returns an integer wrapped to its type. An explicit signature may convert to a narrower type, as a C cast
-    does."""
+    """Returns an integer wrapped to its type: an explicit signature may convert as a C cast does."""
     bits = 8 * dtype.itemsize
     if dtype.kind == "u":
         return number & (1 << bits) - 1
@@ -329,3 +330,52 @@ def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
     if isinstance(kind, TupleType):
         return [array for element, part in zip(kind.elements, value, strict=True) for array in arrays_in(element, part)]
     return ()
+
+
+# Arrays that a kernel names
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A device array that a kernel with numba-cuda's semantics names, but does not take as an argument: a global, or a
+    variable of the function around it. ``name`` is the kernel's name for the object ``value``.
+
+    numba-cuda writes the address of such an array into the kernel's code. Here the array is a hidden parameter behind
+    the kernel's own ones. So a launch is ordered with other uses of the array, and the sanitizer knows the array's
+    bounds. As in numba-cuda, the kernel keeps the array that it found when it was compiled.
+    """
+
+    value: Any
+    name: str
+    type: ArrayType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def captured(value: Any, name: str) -> Captured | None:
+    """Returns a description of a device array: a box, an array of ``oxide.numba_cuda``, or another library's array with
+    ``__cuda_array_interface__`` or ``__dlpack__``. Returns None for any other object, NumPy's arrays included."""
+    as_argument = getattr(type(value), "as_argument", None)
+    if as_argument is not None:
+        argument = as_argument(value)
+        kind, shape, strides = None if argument is None else argument.type, value.shape, value.strides
+    elif isinstance(value, ModuleType | type | np.ndarray) or (view := _like(value)) is None:
+        return None
+    else:
+        kind, shape, strides = of_box(view.dtype, view.ndim, not view.flags.c_contiguous), view.shape, view.strides
+    return Captured(value, name, kind, shape, strides) if isinstance(kind, ArrayType) else None
+
+
+def _like(value: Any) -> np.ndarray[Any, Any] | None:
+    """Returns a NumPy array of the layout of another library's array, whose elements must not be accessed."""
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        element = np.empty((), np.dtype(interface["typestr"]))
+        return np.lib.stride_tricks.as_strided(element, interface["shape"], interface.get("strides"))
+    if not hasattr(value, "__dlpack__"):
+        return None
+    try:
+        return np.from_dlpack(value)
+    except Exception:  # of another device, for example
+        return None

@@ -1,5 +1,5 @@
-"""Kernel faults as data: the place in the source that a check belongs to, and the host's reader of the record that a
-failed check fills.
+"""What the front end reports of places in the source: where a thread may fail, and where arithmetic widens. Also the
+host's reader of the record that a failed check fills.
 
 A record, the ``FAULT`` of ``driver/records.py``, is memory that the host and the device both see. Each launch in flight
 has a record, zeroed before the launch. The first check or ``assert`` that fails claims the record by a compare-exchange
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from oxide.driver.records import FAULT
 from oxide.driver.sanitizing import SANITIZED, published
 from oxide.errors import BarrierError, BoundsError, KernelAssertionError, KernelFault, place_name
 
-from .text import line_in
+from .source import line_in
 
 RECORD: np.dtype[Any] = FAULT.dtype
 DIVERGENT = 2
@@ -60,6 +60,25 @@ class FaultSite:
     def place(self) -> str:
         """Returns the file and line, or a notebook's cell and line, for messages."""
         return place_name(self.file, self.line)
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class Widening:
+    """A float operation whose result is a float wider than an operand.
+
+    ``operation`` is the operation written with the types of its operands, such as ``f32 * i64``. ``result`` is the type
+    of its result, and ``narrow`` is the type of the narrower operand.
+    """
+
+    file: str
+    line: int
+    operation: str
+    result: str
+    narrow: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.operation} is computed in {self.result}; convert to stay in {self.narrow}"
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from oxide.compiler.source.listing import Remark, listing
+from oxide.compiler.source.source import Remark, listing
 
 from .frontend import Program
 from .ir import EFFECTS, Cell, Node

@@ -24,7 +24,6 @@ import numpy as np
 import oxide
 from oxide.driver.sanitizing import Tracking
 from oxide.interop.numba_cuda import device_arrays as arrays
-from oxide.interop.numba_cuda.host_memory import MappedNDArray
 from oxide.interop.numba_cuda.streams import raise_errors
 from oxide.interop.sharing import on_interface
 from oxide.runtime.memory.memory import DeviceBox
@@ -84,7 +83,7 @@ class HostArguments:
             return self._host(value, value, True, True)
         if kind is tuple:
             return self._tuple(value)
-        if isinstance(value, MappedNDArray) and value.box is not None:
+        if isinstance(value, arrays.MappedNDArray) and value.box is not None:
             return value.box
         if isinstance(value, np.ndarray):
             return self._host(value, np.asarray(value), True, True)

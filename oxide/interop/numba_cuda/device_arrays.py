@@ -1,16 +1,17 @@
-"""numba.cuda's device arrays, on the memory of oxide's boxes."""
+"""numba.cuda's device arrays, on the memory of oxide's boxes, and its host memory: page-locked, mapped and managed
+arrays."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda import current_device
-from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
+from oxide.interop.numba_cuda.streams import current, raise_errors, resolved, run
 from oxide.interop.sharing import dlpack_device, host_array
 from oxide.runtime.memory.memory import BoxArgument, DeviceBox
 from oxide.runtime.memory.strides import contiguous_strides, span
@@ -343,10 +344,10 @@ def _plain_shape(shape: Any) -> tuple[int, ...]:
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
     """Returns an array of uninitialised device memory."""
     sizes, kind = _plain_shape(shape), np.dtype(dtype)
-    return on_box(_empty(sizes, kind, steps_of(sizes, kind, strides, order), stream))
+    return on_box(_empty(sizes, kind, _steps_of(sizes, kind, strides, order), stream))
 
 
-def steps_of(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, order: str) -> Any:
+def _steps_of(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, order: str) -> Any:
     """Returns the strides of an array: those that are given, if any, else those of its order."""
     if strides is not None:
         return strides
@@ -359,10 +360,10 @@ def steps_of(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, order: 
 
 def device_array_like(ary: Any, stream: Any = 0) -> Any:
     """Returns uninitialised device memory of the shape, dtype and order of an array."""
-    return device_array(ary.shape, ary.dtype, strides=strides_like(ary), stream=stream)
+    return device_array(ary.shape, ary.dtype, strides=_strides_like(ary), stream=stream)
 
 
-def strides_like(ary: Any) -> tuple[int, ...]:
+def _strides_like(ary: Any) -> tuple[int, ...]:
     """Returns the strides of contiguous memory with the shape of ``ary`` and with its order of axes in memory."""
     shape, itemsize = ary.shape, ary.dtype.itemsize
     given = ary.strides or contiguous_strides(shape, itemsize)
@@ -430,7 +431,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     if is_cuda_array(obj):
         return on_box(oxide.from_cuda_array_interface(obj))
     theirs = hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray)
-    if theirs and obj.__dlpack_device__()[0] == dlpack_device(current_device.current())[0]:
+    if theirs and obj.__dlpack_device__()[0] == dlpack_device(current())[0]:
         return on_box(oxide.from_dlpack(obj))
     raise TypeError("*obj* doesn't implement the cuda array interface.")
 
@@ -452,3 +453,85 @@ def from_cuda_array_interface(desc: dict[str, Any], owner: Any = None, sync: boo
     """Returns a device array on the memory that ``desc`` describes, a dict of the CUDA array interface. The array keeps
     ``owner`` alive."""
     return on_box(oxide.from_cuda_array_interface(Interface(desc, owner)))
+
+
+# Host memory
+
+
+def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> Any:
+    """Returns an uninitialised host array in page-locked memory. Raises ``ValueError`` for negative strides."""
+    sizes, kind = _plain_shape(shape), np.dtype(dtype)
+    steps = _steps_of(sizes, kind, strides, order)
+    low, high = span(sizes, steps, kind.itemsize)
+    if low < 0:
+        raise ValueError(f"pinned_array: strides {strides} are negative; take a view of the array instead")
+    return np.ndarray(sizes, kind, oxide.pinned_empty(high, np.dtype(np.uint8)), 0, steps)
+
+
+def pinned_array_like(ary: Any) -> Any:
+    """Returns page-locked memory of the shape, dtype and order of an array."""
+    return pinned_array(ary.shape, ary.dtype, _strides_like(ary))
+
+
+@contextlib.contextmanager
+def pinned(*arylist: Any) -> Iterator[None]:
+    """Does nothing: oxide copies ordinary host memory through page-locked memory of its own."""
+    yield
+
+
+class MappedNDArray(np.ndarray[Any, Any]):
+    """A host array that kernels use in place. A view of it is an ordinary host array, which a launch copies."""
+
+    box: DeviceBox | None = None
+
+    def as_argument(self) -> BoxArgument | None:
+        """Returns the array as an argument of a kernel, and None for a view; see ``DeviceBox.as_argument``."""
+        return None if self.box is None else self.box.as_argument()
+
+
+def mapped_array(
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: str = "C",
+    stream: Any = 0,
+    portable: bool = False,
+    wc: bool = False,
+) -> Any:
+    """Returns an uninitialised host array in page-locked memory that kernels use in place."""
+    array = pinned_array(shape, dtype, strides, order)
+    mapped = array.view(MappedNDArray)
+    mapped.box = _box_on(array)
+    return mapped
+
+
+def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> Any:
+    """Returns a mapped array of the shape, dtype and order of an array."""
+    return mapped_array(ary.shape, ary.dtype, _strides_like(ary), stream=stream)
+
+
+def managed_array(
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: str = "C",
+    stream: Any = 0,
+    attach_global: bool = True,
+) -> Any:
+    """Returns a mapped array. Host and device both use its memory, which stays on the host: pages do not migrate as
+    those of CUDA's managed memory do."""
+    return mapped_array(shape, dtype, strides, order, stream)
+
+
+def _box_on(array: np.ndarray[Any, Any]) -> DeviceBox:
+    """Returns a box on the memory of a page-locked array. The memory has the same address on host and device."""
+    if not array.size:
+        return oxide.empty(array.shape, array.dtype).sync()
+    plain = np.ndarray(span(array.shape, array.strides, array.dtype.itemsize)[1], np.uint8, array.base)
+    if oxide.devices()[0].kind == "cpu":
+        box = oxide.from_dlpack(plain)
+    else:
+        address = plain.__array_interface__["data"][0]
+        description = {"shape": plain.shape, "typestr": "|u1", "data": (address, False), "version": 3}
+        box = oxide.from_cuda_array_interface(Interface(description, plain))
+    return _retyped(box, array.dtype, array.shape, array.strides, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import oxide
 from oxide.interop.numba_cuda import streams
-from oxide.interop.numba_cuda.current_device import current, state
+from oxide.interop.numba_cuda.streams import current, state
 
 MemoryInfo = namedtuple("MemoryInfo", "free,total")
 

@@ -4,6 +4,7 @@ numba.cuda takes."""
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,7 @@ from oxide.host.messages import written
 from oxide.interop.numba_cuda.arguments import NUMBERS, HostArguments
 from oxide.interop.numba_cuda.device_arrays import DeviceNDArray
 from oxide.interop.numba_cuda.devices import get_current_device
-from oxide.interop.numba_cuda.overloads import Overload
-from oxide.interop.numba_cuda.streams import Stream, resolved
+from oxide.interop.numba_cuda.streams import Stream, current, resolved
 
 _OPTIONS = {
     "device", "inline", "forceinline", "lineinfo", "fastmath", "max_registers", "extensions", "boundscheck", "fma",
@@ -69,6 +69,93 @@ def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         return decorate
     made = numba_programs.decorated(func_or_sig, None, device, kept)
     return made if device else Dispatcher(made)
+
+
+class Overload:
+    """The compiled kernel for the types of one signature. Registers and memory are figures of the GPU that operations
+    run on: of the CPU device only the shared memory and the most threads are known, and the others are a
+    ``DeviceError``."""
+
+    objectmode = False
+    entry_point = None
+
+    def __init__(self, py_func: Any, types: tuple[Any, ...], find: Callable[[], Specialization]) -> None:
+        """``find`` returns the specialization for numba's ``types``, and may compile it."""
+        self.py_func = py_func
+        self.argument_types = types
+        self._find = find
+
+    @functools.cached_property
+    def specialization(self) -> Specialization:
+        """Returns oxide's kernel for these types. Raises ``CompileError`` at the first use."""
+        return self._find()
+
+    @property
+    def signature(self) -> Any:
+        """Returns the types as numba's signature."""
+        from oxide.compiler.frontend.lowering.numba_programs import kernel_signature
+
+        return kernel_signature(self.argument_types)
+
+    @property
+    def cooperative(self) -> bool:
+        """Returns whether the kernel waits for the whole grid."""
+        return self.specialization.portable.cooperative
+
+    @property
+    def regs_per_thread(self) -> int:
+        """Returns the number of registers of a thread."""
+        return self.specialization.resources().registers
+
+    @property
+    def const_mem_size(self) -> int:
+        """Returns the bytes of constant memory."""
+        return self.specialization.resources().constant_bytes
+
+    @property
+    def local_mem_per_thread(self) -> int:
+        """Returns the bytes of local memory of a thread."""
+        return self.specialization.resources().local_bytes
+
+    @property
+    def shared_mem_per_block(self) -> int:
+        """Returns the bytes of static shared memory of a block."""
+        if current().kind == "cpu":
+            return self.specialization.portable.shared.total
+        return self.specialization.resources().shared_bytes
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Returns the most threads that a block of the kernel can have."""
+        device = current()
+        if device.kind == "cpu":
+            return device.info.max_threads_per_block
+        return self.specialization.resources().max_threads_per_block
+
+    def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
+        """Returns the most blocks of a grid that can wait for the whole grid, given the block's shape in threads and
+        its bytes of dynamic shared memory. Returns 0 if not even one block fits."""
+        device = current()
+        threads = math.prod(blockdim) if isinstance(blockdim, tuple | list) else int(blockdim)
+        if threads > self.max_threads_per_block:
+            return 0
+        if device.kind == "cpu":
+            from oxide.driver.cpu.cooperative_launch import blocks_that_fit
+
+            return blocks_that_fit(threads)
+        found = self.specialization.resources(threads, shared_mem_bytes=dynsmemsize)
+        return found.blocks_per_multiprocessor * device.info.multiprocessors
+
+    def inspect_llvm(self) -> str:
+        """Returns oxide's LLVM IR, which both devices' code is made from."""
+        return self.specialization.llvm_ir()
+
+    def inspect_asm(self, cc: tuple[int, int]) -> str:
+        """Returns oxide's PTX for a compute capability."""
+        return self.specialization.ptx(cc)
+
+    def __repr__(self) -> str:
+        return f"<numba_cuda kernel {self.py_func.__name__}{self.argument_types}>"
 
 
 def _of_each_overload(name: str, what: str) -> Callable[..., Any]:
@@ -238,17 +325,13 @@ class Dispatcher:
     inspect_sass = inspect_sass_cfg = inspect_lto_ptx = inspect_types
 
     def __reduce__(self) -> Any:
-        return _remade, (self.numba_dispatcher,)
+        return Dispatcher, (self.numba_dispatcher,)
 
     def __repr__(self) -> str:
         return f"<numba_cuda kernel {self.py_func.__name__}>"
 
 
 _MOST = 1024  # launch configurations kept for each kernel
-
-
-def _remade(dispatcher: Any) -> Dispatcher:
-    return Dispatcher(dispatcher)
 
 
 class Configured:
@@ -312,8 +395,3 @@ def _dims(given: Any, what: str) -> Any:
         return tuple(operator.index(part) for part in parts)
     except TypeError:
         raise TypeError(f"{what}dim must be a sequence of integers, got {given!r}") from None
-
-
-def is_device_array(value: Any) -> bool:
-    """Returns whether a value is a device array of this package."""
-    return isinstance(value, DeviceNDArray)

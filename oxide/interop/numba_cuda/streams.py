@@ -1,4 +1,4 @@
-"""numba.cuda's streams and events, made of oxide's streams and events.
+"""numba.cuda's streams and events, made of oxide's streams and events, on the calling thread's current device.
 
 Work on one stream runs in order, and oxide orders uses of one array on different streams. So data needs no implicit
 synchronisation of the default stream. Only events and ``synchronize`` show the order of unrelated work. On the default
@@ -11,13 +11,37 @@ raises the errors of the kernels that have run by then, on whatever stream, drop
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
+from oxide.errors import DeviceError
 from oxide.host.locks import new_lock
-from oxide.interop.numba_cuda import current_device
+
+
+class CudaDriverError(DeviceError):
+    """An error of the CUDA driver, named as in numba.cuda. oxide raises only its subclass ``CudaAPIError``."""
+
+
+class CudaAPIError(CudaDriverError):
+    """An error with one of the CUDA driver's error codes, named as in numba.cuda."""
+
+    def __init__(self, code: int, msg: str) -> None:
+        self.code = code
+        self.msg = msg
+        super().__init__(f"[{code}] {msg}")
+
+
+state = threading.local()
+
+
+def current() -> oxide.Device:
+    """Returns the calling thread's current device."""
+    listed = oxide.devices()
+    number: int = getattr(state, "number", 0)
+    return listed[number] if number < len(listed) else listed[0]
 
 
 class Stream:
@@ -110,12 +134,12 @@ _defaults: dict[oxide.Device, Stream] = {}  # of one runtime's devices
 
 def stream() -> Stream:
     """Returns a new stream of the current device."""
-    return Stream(current_device.current().new_stream())
+    return Stream(current().new_stream())
 
 
 def default_stream() -> Stream:
     """Returns the default stream of the current device."""
-    return _default_of(current_device.current())
+    return _default_of(current())
 
 
 def _default_of(device: oxide.Device) -> Stream:
@@ -157,7 +181,7 @@ def resolved(given: Any) -> Stream:
 def synchronize() -> None:
     """Blocks the thread until the current device has done the work on all streams. Raises the first error of the
     kernels, and then does not wait for the remaining streams."""
-    for each in _streams_of(current_device.current()):
+    for each in _streams_of(current()):
         each.synchronize()
 
 
@@ -225,15 +249,13 @@ class Event:
         """Returns the milliseconds from this event to ``evtend``. Raises ``CudaAPIError`` unless both were recorded
         with timing."""
         if not (self._timing and evtend._timing) or self._recorded is None or evtend._recorded is None:
-            raise current_device.CudaAPIError(
-                400, "elapsed_time: both events must have been recorded, with timing=True"
-            )
+            raise CudaAPIError(400, "elapsed_time: both events must have been recorded, with timing=True")
         return self._recorded.elapsed_ms(evtend._recorded)
 
 
 def event(timing: bool = True) -> Event:
     """Returns a new event."""
-    current_device.current()
+    current()
     return Event(timing=timing)
 
 

@@ -1,21 +1,34 @@
-"""The parts of numba.cuda's host side that numba-cuda itself implements with ``cuda.jit`` and device arrays.
+"""Names of numba.cuda that are more than one of oxide's own, and ``install()``, which puts all of them in its place.
 
 ``reduce``, ``vectorize`` and ``guvectorize`` are copies of numba-cuda's own code, in which the name ``cuda`` refers to
-``oxide.numba_cuda``. The states of random number generators are computed on the host.
+``oxide.numba_cuda``. The states of random number generators are computed on the host. Names of the host side that oxide
+does not have are functions that raise an error with the name.
+
+``install()`` is for programs whose imports cannot be changed. It replaces the names inside numba.cuda's modules. So it
+does not matter whether a program imports these modules before or after the call. But a name that was imported from them
+before the call, as with ``from numba.cuda import jit``, still refers to numba.cuda's object.
 """
 
 from __future__ import annotations
 
-import functools
+import importlib
 import operator
 from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 
-from oxide.interop.numba_cuda import current_device, devices
+from oxide.host.locks import new_lock, unheld
 from oxide.interop.numba_cuda import device_arrays as arrays
-from oxide.interop.numba_cuda.unserved import unserved
+from oxide.interop.numba_cuda import devices, streams
+
+UNSERVED = {
+    "declare_device": "linking with foreign device code: oxide.module launches foreign kernels",
+    "mapped": "mapping memory of the program's own: mapped_array makes some that kernels use in place",
+    "open_ipc_array": "memory of other processes",
+    "set_memory_manager": "other memory managers: its own pools are asynchronous and ordered by streams",
+    "compile_all": "numba-cuda's compiler: .kernel.specialize(…).ptx() of a jitted function is oxide's PTX",
+}
 
 
 def attribute_of(module: str, name: str) -> Any:
@@ -27,6 +40,16 @@ def attribute_of(module: str, name: str) -> Any:
 
     found = numba_cuda()
     return getattr(operator.attrgetter(module)(found) if module else found, name)
+
+
+def unserved(name: str) -> Any:
+    """Returns a function that raises ``NotImplementedError`` for the name."""
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"cuda.{name}: oxide has no {UNSERVED[name]}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
 
 
 def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0, stream: Any = 0) -> Any:
@@ -48,13 +71,6 @@ served: Final[list[Any]] = []
 """The module ``oxide.numba_cuda``, once it is imported: it imports this one."""
 
 
-@functools.cache
-def _reduction() -> ModuleType:
-    from oxide.compiler.frontend.lowering.numba_programs import reductions_on
-
-    return reductions_on(served[0])
-
-
 def transpose(a: Any, b: Any = None) -> Any:
     """Returns a transposed copy of a device matrix. If ``b`` is given, writes the copy to ``b`` and returns ``b``."""
     if b is None:
@@ -74,7 +90,9 @@ class Reduce:
         """Returns the reduction of ``arr``, or of its first ``size`` elements. If ``res`` is given, writes it to
         ``res[0]`` instead."""
         if self._reduce is None:
-            self._reduce = _reduction().Reduce(self._functor)
+            from oxide.compiler.frontend.lowering.numba_programs import reductions_on
+
+            self._reduce = reductions_on(served[0]).Reduce(self._functor)
         if isinstance(arr, np.ndarray):
             arr = arrays.to_device(np.ascontiguousarray(arr), stream)
         return self._reduce(arr, size, res, init, stream)
@@ -122,8 +140,8 @@ CUDADRV: dict[str, dict[str, Any]] = {
         "reset": devices.close,
     },
     "driver": {
-        "CudaAPIError": current_device.CudaAPIError,
-        "CudaDriverError": current_device.CudaDriverError,
+        "CudaAPIError": streams.CudaAPIError,
+        "CudaDriverError": streams.CudaDriverError,
         "driver": devices.driver,
         "get_version": devices.driver.get_version,
         "set_memory_manager": unserved("set_memory_manager"),
@@ -157,3 +175,77 @@ cudadrv: Any = _Module(
     "cudadrv",
     {name: _Module(f"cudadrv.{name}", names | _ALSO.get(name, {})) for name, names in CUDADRV.items()},
 )
+
+
+# install()
+
+_lock = new_lock()
+_replaced: list[tuple[Any, str, Any]] = []
+_ABSENT = object()
+
+
+class Installed:
+    """A context manager that uninstalls at its end. ``install()`` returns it."""
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        uninstall()
+
+
+def install() -> Installed:
+    """Makes the names of ``numba.cuda`` and its submodules refer to oxide's objects until ``uninstall()``, in all
+    threads. ``with install():`` uninstalls at its end. A second call has no further effect."""
+    with unheld(_lock):
+        if not _replaced:
+            _install()
+    return Installed()
+
+
+def uninstall() -> None:
+    """Restores numba.cuda's own objects. Functions that were decorated in between remain oxide's kernels."""
+    with unheld(_lock):
+        while _replaced:
+            module, name, value = _replaced.pop()
+            if value is _ABSENT:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
+
+
+def _replace(module: Any, names: dict[str, Any]) -> None:
+    for name, value in names.items():
+        _replaced.append((module, name, vars(module).get(name, _ABSENT)))
+        setattr(module, name, value)
+
+
+def _install() -> None:
+    from oxide.compiler.frontend.lowering.numba_programs import numba_cuda, vectorizers_on
+
+    (ours,) = served
+    importlib.import_module("oxide.compiler.frontend.frontend")  # takes numba-cuda's own names before they change
+    cuda = numba_cuda()
+    names = {name: getattr(ours, name) for name in ours.__all__}
+    kept = {"create_xoroshiro128p_states", "install", "uninstall", "without_gpu", "cudadrv", "vectorize", "guvectorize"}
+    _replace(cuda, {name: value for name, value in names.items() if name not in kept})
+    _replace(cuda, {name: unserved(name) for name in UNSERVED})
+
+    def module(name: str) -> Any:
+        return importlib.import_module(f"{cuda.__name__}.{name}")
+
+    ufuncs = vectorizers_on(ours)
+    for name in ("CUDAVectorize", "CUDAGUFuncVectorize"):
+        _replace(module("vectorizers"), {name: getattr(ufuncs, name)})
+    _replace(
+        module("random"),
+        {
+            "create_xoroshiro128p_states": create_xoroshiro128p_states,
+            "init_xoroshiro128p_states": init_xoroshiro128p_states,
+        },
+    )
+    # Not ``decorators.jit``: numba-cuda itself compiles its implementations of functions with it.
+    _replace(module("kernels.transpose"), {"transpose": transpose})
+    for name, replaced in CUDADRV.items():
+        _replace(module(f"cudadrv.{name}"), replaced)
+    _replace(module("api"), {name: value for name, value in names.items() if name in vars(module("api"))})

@@ -290,7 +290,7 @@ def _slots(special: Specialization, *, lenient: bool) -> tuple[tuple[ParameterSl
 
 def captured_boxes(special: Specialization) -> tuple[DeviceBox, ...]:
     """Returns a box for each device array that the kernel names from outside, in the order of its hidden parameters;
-    see ``compiler/signature/captured.py``."""
+    see ``Captured`` in ``compiler/signature``."""
     found: tuple[DeviceBox, ...] | None = special.captured_boxes
     if found is None:
         found = tuple([_captured_box(special, captured) for captured in special.captured])

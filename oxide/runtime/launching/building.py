@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from oxide.compiler.cache.built import described_code, described_entry, key_of
+from oxide.compiler.cache.built import BASELINES, described_code, described_entry, key_of, write_directory
 from oxide.compiler.cache.entries import Facts
-from oxide.compiler.cache.manifest import write_directory
-from oxide.compiler.cache.processors import BASELINES
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.ptx.ptx import target_of

@@ -17,8 +17,7 @@ from typing import Any, TypeVar, cast, final
 
 import numpy as np
 
-from oxide.compiler.cache.built import BuiltKernel, provide
-from oxide.compiler.cache.manifest import read_manifest
+from oxide.compiler.cache.built import BuiltKernel, provide, read_manifest
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.language import arrays, shaped, slices
 from oxide.language.types import SCALARS

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.signature.annotations import Declared
 from oxide.compiler.signature.device_function import is_function
-from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter, UntypedParameter
+from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
 from oxide.errors import ArgumentError
 from oxide.host.host_arrays import upload_of
 from oxide.host.messages import written
@@ -43,7 +42,7 @@ from oxide.runtime.memory.memory import DeviceBox, Partition
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, spec_of
 
 if TYPE_CHECKING:
-    from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
+    from oxide.compiler.signature.signature import OpenFunction, OpenParameter
     from oxide.runtime.launching.binding import Plan
 
 _ROW_ALIGNMENT: Final = 16

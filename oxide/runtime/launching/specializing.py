@@ -18,8 +18,7 @@ import numpy as np
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.device_function import is_function
-from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
-from oxide.compiler.signature.signature import NumbaParameter, UntypedParameter
+from oxide.compiler.signature.signature import NumbaParameter, OpenFunction, OpenParameter, UntypedParameter
 from oxide.compiler.signature.untyped_arguments import (
     ArgumentType,
     ArrayType,

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
-from oxide.compiler.declaration.options import wants_lines
+from oxide.compiler.declaration.description import wants_lines
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.annotations import Names, default_values
 from oxide.compiler.signature.closures import exactly
-from oxide.compiler.source.source import located, parameter_line
-from oxide.compiler.source.text import keep_text
+from oxide.compiler.source.source import keep_text, located, parameter_line
 from oxide.compiler.tile import tile_source as source
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.number_types import DTYPES
@@ -108,7 +107,7 @@ class TileKernel:
 
     def _repr_html_(self) -> str:
         """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
-        from oxide.compiler.kernel.report import report
+        from oxide.compiler.kernel.reports import report
 
         rows = [
             (name, f"{kind!r} = {self.defaults[name]!r}" if name in self.defaults else repr(kind))
@@ -118,7 +117,7 @@ class TileKernel:
         return report("tile kernel", self.name, self.function, rows)
 
     def __reduce__(self) -> str:
-        from oxide.compiler.signature.pickling import global_name
+        from oxide.compiler.signature.device_function import global_name
 
         return global_name(self, f"kernel {self.name}")
 

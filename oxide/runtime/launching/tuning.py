@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.source.text import text_of
+from oxide.compiler.source.source import text_of
 from oxide.compiler.tile.number_types import DTYPES
 from oxide.errors import ArgumentError, OxideError, cell_of
 from oxide.host import disk

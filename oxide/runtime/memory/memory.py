@@ -292,7 +292,7 @@ class DeviceBox(core.DeviceBox):
     def _repr_html_(self) -> str:
         """Returns the box's shape, dtype, size and device, which notebooks show. Waits for nothing and copies
         nothing."""
-        from oxide.pictures.html import table
+        from oxide.pictures.drawing import table
 
         rows = [
             ("shape", str(self.shape)),

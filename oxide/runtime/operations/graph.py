@@ -238,7 +238,7 @@ class CudaGraph(Generic[T]):
 
     def _repr_html_(self) -> str | None:
         """Returns the picture, which notebooks show; None for a closed graph."""
-        from oxide.pictures.html import drawn
+        from oxide.pictures.drawing import drawn
 
         return None if self.closed else drawn(self)
 

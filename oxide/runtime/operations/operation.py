@@ -345,7 +345,7 @@ class DeviceOperation(Submittable[T_co]):
 
     def _repr_html_(self) -> str:
         """Returns the picture, which notebooks show."""
-        from oxide.pictures.html import drawn
+        from oxide.pictures.drawing import drawn
 
         return drawn(self)
 

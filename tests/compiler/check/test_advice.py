@@ -15,8 +15,8 @@ from numba import cuda
 import oxide
 import oxide_kernels
 from oxide import CompileError, DisjointSlice, Slice, f32, kernel, thread, warp
-from oxide.compiler.check import advice, constructs, misuse
-from oxide.compiler.signature import annotation_advice
+from oxide.compiler.check import advice, constructs
+from oxide.compiler.signature import annotations
 from oxide.driver.base import KernelResources
 from oxide.language import arrays, tile
 from tests.compiler.check.test_wrong_kernels import snapshots
@@ -46,12 +46,12 @@ PROSE = {"scalar", "into", "copy", "add", "fsum", "fill", "tile", "forall", "pop
 
 
 def texts() -> Iterator[str]:
-    for table in (advice.NUMPY, advice.BUILTINS, misuse.INSTEAD, constructs.UNSUPPORTED):
+    for table in (advice.NUMPY, advice.BUILTINS, advice.INSTEAD, constructs.UNSUPPORTED):
         yield from table.values()
     for style in (False, True):
         yield advice.allocating(style)
-    yield annotation_advice.of_annotation(complex)
-    yield annotation_advice.of_annotation(np.ndarray)
+    yield annotations.of_annotation(complex)
+    yield annotations.of_annotation(np.ndarray)
     for answer in snapshots().values():
         problem = answer.split("\n")[0]
         yield problem.partition("use ")[2] or problem.partition("write ")[2]

@@ -28,8 +28,7 @@ from oxide import (
     planned,
     zeros,
 )
-from oxide.compiler.cache import built as entries
-from oxide.compiler.cache import processors
+from oxide.compiler.cache import built
 from oxide.driver.base import Target
 from oxide.driver.cpu.processor import target_without_llvm
 from tests.runtime.launching import prebuilt_kernels as source
@@ -64,10 +63,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_provided() -> Iterator[None]:
-    before = dict(entries._provided)
+    before = dict(built._provided)
     yield
-    entries._provided.clear()
-    entries._provided.update(before)
+    built._provided.clear()
+    built._provided.update(before)
 
 
 @pytest.fixture
@@ -186,14 +185,14 @@ def test_code_is_chosen_for_the_device(kernels: Any, directory: Path) -> None:
 
 
 def test_levels_of_x86_64_run_where_the_processor_has_their_instructions() -> None:
-    needed = processors.needed_features(Target("native", "x86-64-v3"))
+    needed = built.needed_features(Target("native", "x86-64-v3"))
     assert {"avx2", "fma"} <= set(needed)
     modern = Target("native", "znver4", ",".join(f"+{name}" for name in needed))
     old = Target("native", "nehalem", "+sse3,-avx2")
     if os.uname().machine == "x86_64":
-        assert not processors.without_features(modern, "x86-64-v3", needed)
-        assert "avx2" in processors.without_features(old, "x86-64-v3", needed)
-    assert processors.without_features(modern, "other:cpu", []) == {"other"}
+        assert not built.without_features(modern, "x86-64-v3", needed)
+        assert "avx2" in built.without_features(old, "x86-64-v3", needed)
+    assert built.without_features(modern, "other:cpu", []) == {"other"}
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""Device arrays from outside of a kernel; see ``signature/captured.py``. Lowered code gets the address of such an array
-from a call of ``oxide.captured.N``, where N is the object's ``id``."""
+"""Device arrays from outside of a kernel; see ``Captured`` in ``signature``. Lowered code gets the address of such an
+array from a call of ``oxide.captured.N``, where N is the object's ``id``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.cuda import types
 
 from oxide.compiler.ir.captured import CAPTURED
-from oxide.compiler.signature.captured import Captured, captured
+from oxide.compiler.signature.untyped_arguments import Captured, captured
 
 from .argument_types import numba_type
 from .primitives import call_primitive

@@ -30,7 +30,7 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.check.complex_functions import FUNCTIONS
+from oxide.compiler.check.numpy_functions import CMATH
 from oxide.compiler.signature.device_function import device
 from oxide.language.types import i64
 
@@ -75,7 +75,7 @@ _OF_REALS = {
     round: "round(...)",
     **{function: f"math.{name}" for name, function in vars(math).items() if name[0] != "_" and callable(function)},
 }
-_CMATH = {function.__name__ for function in FUNCTIONS}
+_CMATH = {function.__name__ for function in CMATH}
 
 
 def complex_of(real: Any, imag: Any = None) -> Any:

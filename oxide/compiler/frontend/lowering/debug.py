@@ -13,7 +13,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.types.ext_types import Dim3
 
-from oxide.compiler.check.print_formats import FORMAT
+from oxide.compiler.check.conveniences import FORMAT
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language import debug
 

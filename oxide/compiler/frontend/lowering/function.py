@@ -18,7 +18,7 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.signature.generic_parameters import Lifted
+from oxide.compiler.signature.signature import Lifted
 from oxide.compiler.source.source import as_written
 from oxide.host.weak_table import WeakTable
 

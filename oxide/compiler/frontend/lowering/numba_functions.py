@@ -21,7 +21,7 @@ from numba.cuda import utils
 from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.dispatcher import CUDADispatcher
 
-from oxide.compiler.check.conveniences import plain
+from oxide.compiler.check.rewritten import plain
 from oxide.compiler.source.source import as_written
 from oxide.host.weak_table import WeakTable
 

@@ -22,7 +22,7 @@ from numba.cuda.typing.templates import Signature
 
 from oxide.compiler.frontend.lowering.argument_types import numba_type
 from oxide.compiler.signature.signature import Closed, NumbaParameter
-from oxide.compiler.source.text import keep_text
+from oxide.compiler.source.source import keep_text
 from oxide.errors import LaunchError
 from oxide.host.locks import new_lock, unheld
 

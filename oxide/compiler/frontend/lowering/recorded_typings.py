@@ -1,7 +1,7 @@
 """Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
 Before inference, each function is rewritten so that each of its expressions has a line number of its own
-(``check/numbering.py``). So the line of an instruction identifies the instruction's expression.
+(``check/rewritten.py``). So the line of an instruction identifies the instruction's expression.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.cuda import types
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import AnalysisPass
 
-from oxide.compiler.check.numbering import Numbered, numbered
+from oxide.compiler.check.rewritten import Numbered, numbered
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 
 from .complex_numbers import COMPLEX_LITERAL, complex_of

@@ -10,7 +10,7 @@ from numba.cuda import utils as numba_utils
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import AnalysisPass
 
-from oxide.compiler.source.widening import Widening
+from oxide.compiler.source.faults import Widening
 
 from .operators import COMPARISONS
 from .registry import session

@@ -19,10 +19,9 @@ from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
 from oxide.compiler.check.numba_errors import Failure
-from oxide.compiler.signature.captured import Captured
-from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.signature.untyped_arguments import Captured
+from oxide.compiler.source.faults import FaultSite, Widening
 from oxide.compiler.source.source import SourcePlace, Span
-from oxide.compiler.source.widening import Widening
 
 typing_registry = TypingRegistry()
 lowering_registry = LoweringRegistry("oxide")

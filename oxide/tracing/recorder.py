@@ -1,12 +1,9 @@
 """The recorder: takes notes while a program runs, and turns them into events later.
 
 While the program runs, a note is a tuple that is appended to a list; nothing is looked up or formatted. Whenever there
-are more than ``_MANY`` notes, a thread of the recorder turns them into events (``timeline.py``). Notes of work that the
+are more than ``_MANY`` notes, a thread of the recorder turns them into events (``events.py``). Notes of work that the
 device has not finished are kept for the next time. If that thread cannot keep up, the submitting thread turns the notes
 into events itself. So memory is bounded by ``_TOO_MANY`` notes and the work in flight, however long a trace is.
-
-This module and ``tracing_driver.py`` are compiled like the runtime's code for submissions, because their cost is what a
-trace adds to each operation.
 
 While anything is traced, there is one recorder. Traces and profiles are its *sinks*: they consume the events. The
 recorder is the runtime's tracer (``runtime/tracepoints.py``). For each runtime it has a wrapper that replaces the
@@ -31,10 +28,8 @@ from oxide.errors import OxideError
 from oxide.host.locks import new_lock, unheld
 from oxide.runtime.devices.runtime import Runtime, runtimes
 from oxide.runtime.tracepoints import Built, TracedRun, points
-from oxide.tracing.events import Event, Sink
-from oxide.tracing.recording.notes import Note
-from oxide.tracing.recording.tracing_driver import TracingDriver
-from oxide.tracing.timed_events import Builder
+from oxide.tracing.events import Builder, Event, Note, Sink
+from oxide.tracing.tracing_driver import TracingDriver
 
 _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17
@@ -261,7 +256,7 @@ class _Tracks:
         self._note = note
         self._next = itertools.count(1).__next__
         self._of_tasks: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._of_thread: Any = threading.local()  # not a subclass: a compiled subclass corrupts memory
+        self._of_thread: Any = threading.local()
         self._in_trio: Any = None  # this and the next are trio's functions, once trio is imported
         self._trio_task: Any = None
         self._asyncio_loop: Any = None

@@ -1,23 +1,22 @@
-"""The report of a kernel's bounds checks, for ``Kernel.checks()`` and ``deny_checks=True``."""
+"""The reports of a kernel: its bounds checks, for ``Kernel.checks()`` and ``deny_checks=True``, and its description for
+notebooks."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
-from oxide.compiler.bounds.hoist import Placement
-from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.listing import Remark, listing
-from oxide.compiler.source.source import located_in
-from oxide.compiler.source.text import lines_in
-from oxide.compiler.source.widening import Widening
-from oxide.errors import CompileError
-from oxide.pictures.html import preformatted
+from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.source import Remark, lines_in, listing, located_in, parsed
+from oxide.errors import CompileError, place_name
+from oxide.pictures.drawing import preformatted, table
 
 if TYPE_CHECKING:
+    from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.declaration.description import KernelDescription
     from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.signature import Closed
@@ -141,9 +140,36 @@ def _loop_line(site: FaultSite, depth: int) -> str:
 @functools.lru_cache(maxsize=32)
 def _loops(source: str) -> tuple[tuple[int, int], ...]:
     """Returns the first and the last line of each loop in the text of a file."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ()
-    loops: Iterable[ast.For | ast.While] = (n for n in ast.walk(tree) if isinstance(n, ast.For | ast.While))
+    loops: Iterable[ast.For | ast.While] = (n for n in ast.walk(parsed(source)) if isinstance(n, ast.For | ast.While))
     return tuple((loop.lineno, loop.end_lineno or loop.lineno) for loop in loops)
+
+
+# The description
+
+
+def described(options: KernelDescription, defaults: Mapping[str, Any]) -> str:
+    """Returns the report of a kernel as HTML. Compiles nothing."""
+    rows = [
+        (each.name, f"{each.annotation} = {defaults[each.name]!r}" if each.name in defaults else str(each.annotation))
+        for each in options.parameters
+    ]
+    shown = {
+        "block": options.default_block,
+        "items per thread": options.items_per_thread if options.items_per_thread != (1, 1, 1) else None,
+        "requires": ", ".join(contract.text for contract in options.contracts),
+        "max registers": options.max_registers,
+        "cluster": options.cluster,
+        "options": ", ".join(
+            name for name in ("unchecked", "deny_checks", "fastmath", "partial") if getattr(options, name)
+        ),
+    }
+    rows += [(name, str(value)) for name, value in shown.items() if value]
+    return report("kernel", options.name, options.function, rows)
+
+
+def report(kind: str, name: str, function: Any, rows: list[tuple[str, str]]) -> str:
+    """Returns the report of a kernel: its name and place, a table, and its docstring."""
+    code = function.__code__
+    caption = f"{kind} {name}, {place_name(code.co_filename, code.co_firstlineno)}"
+    doc = inspect.getdoc(function)
+    return table(rows, caption) + (preformatted(doc) if doc else "")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from oxide.driver.base import (
     Clock,
@@ -23,11 +23,20 @@ from oxide.driver.base import (
     Wrapper,
 )
 from oxide.errors import OxideError
-from oxide.tracing.recording.notes import Note, Notes
+from oxide.tracing.events import Note
 
 if TYPE_CHECKING:
     from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
     from oxide.runtime.devices.runtime import Device
+
+
+class Notes(Protocol):
+    """What takes the notes of a driver: ``Recorder``."""
+
+    notes: list[Note]
+    runs: dict[Any, Any]
+
+    def blocked(self, begun: int, stream: Any, /) -> object: ...
 
 
 @final
@@ -40,16 +49,19 @@ class _Known:
         self.foreign: dict[int, StreamHandle] = {}  # other libraries' streams: the first handle of each, by address
         self.named: dict[int, int] = {}  # by device: how many of its streams were named
         self.kernels: dict[FunctionHandle, str] = {}
-        self.find: Callable[[FunctionHandle], str] = _nameless
+        self.devices: list[Device] = []  # the runtime's: a kernel's name is looked up among those that they have loaded
         self.graphs: dict[int, tuple[GraphHandle, list[str]]] = {}  # by identity
         self.capturing: dict[StreamHandle, list[str]] = {}
         self.bodies: dict[StreamHandle, tuple[StreamHandle, ...]] = {}  # by stream: of its open conditional
         self.events: dict[EventHandle, StreamHandle] = {}
         self.ended = False
 
-
-def _nameless(function: FunctionHandle) -> str:
-    return str(getattr(function, "entry", "a kernel"))
+    def name_of(self, function: FunctionHandle) -> str:
+        for device in self.devices:
+            for reference, loaded in list(device.loaded.items()):
+                if loaded is function and (specialization := reference()) is not None:
+                    return str(specialization.description.name)
+        return str(getattr(function, "entry", "a kernel"))
 
 
 @final
@@ -82,8 +94,8 @@ class TracingDriver(Wrapper):
         self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
 
     def know_kernels(self, devices: Iterable[Device]) -> None:
-        """Takes the runtime's devices. The name of a kernel is looked up among the kernels that they have loaded."""
-        self._known.find = _finder(list(devices))
+        """Takes the runtime's devices, whose kernels were loaded before the trace or will be."""
+        self._known.devices = list(devices)
 
     def settle(self) -> None:
         """Waits for all submitted work. Ignores errors of the work, which are raised where the program waits for it."""
@@ -178,7 +190,7 @@ class TracingDriver(Wrapper):
         known = self._known
         what = known.kernels.get(function)
         if what is None:
-            what = known.kernels[function] = known.find(function)
+            what = known.kernels[function] = known.name_of(function)
         if known.ended or (known.capturing and stream in known.capturing):
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
             if stream in known.capturing:
@@ -326,16 +338,3 @@ class TracingDriver(Wrapper):
     def destroy_graph(self, graph: GraphHandle) -> None:
         self._known.graphs.pop(id(graph), None)
         self.inner.destroy_graph(graph)
-
-
-def _finder(devices: list[Device]) -> Callable[[FunctionHandle], str]:
-    """Returns a function that finds the name of a kernel loaded on one of ``devices``."""
-
-    def find(function: FunctionHandle) -> str:
-        for device in devices:
-            for reference, loaded in list(device.loaded.items()):
-                if loaded is function and (specialization := reference()) is not None:
-                    return str(specialization.description.name)
-        return _nameless(function)
-
-    return find

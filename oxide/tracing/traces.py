@@ -1,4 +1,4 @@
-"""Writes events as Chrome's and Perfetto's trace-event JSON.
+"""``oxide.trace`` and the environment variable ``OXIDE_TRACE``: write events as Chrome's and Perfetto's JSON of traces.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. In the file, process 1 is
 the program, and its threads are the tasks. Each device is a further process, and its threads are the streams. A slice
@@ -8,13 +8,18 @@ of the work. ``C`` events show the memory allocated on a device.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import stat
-from typing import Any, final
+from time import perf_counter_ns
+from typing import Any, NoReturn, final
 
 from oxide.errors import TraceError
+from oxide.tracing import recorder
 from oxide.tracing.events import Event, Host, Memory, Track, Wait, Work
+
+_VARIABLE = "OXIDE_TRACE"
 
 HOST = 1
 """The process number of the program in the file."""
@@ -22,6 +27,92 @@ HOST = 1
 _CHUNK = 1 << 16
 
 _written: dict[tuple[int, int], int] = {}  # the descriptors of traces that have not ended, by device and inode
+
+
+@final
+class Trace:
+    """Records its ``with`` block in the trace file ``path``. ``oxide.trace`` returns a ``Trace``."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: TraceFile | None = None
+
+    def __enter__(self) -> Trace:
+        """Begins the trace. Raises ``TraceError`` if the file cannot be written, or if another trace writes to it, and
+        ``RuntimeError`` if this trace was begun before."""
+        if self._file is not None:
+            raise RuntimeError(f"the trace of {self.path} was begun before; call oxide.trace again for another one")
+        file = TraceFile(self.path)
+        file.begin(perf_counter_ns())
+        try:
+            recorder.begin(file)
+        except BaseException:
+            file.finish("")
+            raise
+        self._file = file
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Waits for the work submitted so far, and completes the file. Raises ``TraceError`` if a write failed. In a
+        forked child, which has no recorder and whose file is closed, does nothing."""
+        if self._file is None:
+            return
+        sources = ""
+        try:
+            sources = recorder.end(self._file)
+        finally:
+            self._file.finish(sources)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Trace cannot be pickled or copied; oxide.trace(path) makes another")
+
+    def __repr__(self) -> str:
+        return f"<oxide.Trace {self.path}>"
+
+
+def trace(path: str | os.PathLike[str]) -> Trace:
+    """Returns a context manager that records a timeline of its ``with``, as a file for ui.perfetto.dev and Chrome.
+
+    The file shows, for each operation that tasks and threads run: where it was built, when it was submitted, when and
+    on which stream the device ran its launches, copies, fills and graphs, when the task awaited it, and when the task
+    ran again. The file also shows the waits between streams with their causes, and the allocated memory. All threads,
+    devices and event loops are recorded, also runtimes and streams that existed before.
+
+    The end of the ``with`` blocks the thread until the work submitted so far has ended, also inside an event loop. The
+    file is complete even if an exception ends the ``with``. Traces and profiles may be nested and may overlap: each
+    records what is submitted inside it. A forked child is not traced. Memory stays bounded: the records of finished
+    work are written while the trace goes on.
+
+    Entering the ``with`` raises ``TraceError`` if the file cannot be written, or if another trace that has not ended
+    writes to it. Leaving the ``with`` raises ``TraceError`` if a write has failed.
+
+    ``OXIDE_TRACE=path`` traces a whole program, without child processes. In the path, ``%p`` stands for the number of
+    the process; with ``%p``, child processes are traced too.
+    """
+    return Trace(path)
+
+
+def trace_program(path: str) -> None:
+    """Traces the rest of the program, for ``OXIDE_TRACE``. Raises ``TraceError`` if the file cannot be written."""
+    if "%p" in path:
+        path = path.replace("%p", str(os.getpid()))
+    else:
+        os.environ.pop(_VARIABLE, None)  # otherwise a child process would write over the file
+    whole = Trace(path)
+    try:
+        whole.__enter__()
+    except TraceError as error:
+        raise TraceError(f"{_VARIABLE}={path}: {error}") from None
+
+    def finish() -> None:
+        whole.__exit__(None, None, None)
+
+    def finish_before_the_driver() -> None:
+        atexit.unregister(finish)
+        atexit.register(finish)  # the last to be registered runs first, before the driver is closed
+
+    atexit.register(finish)
+    recorder.when_attached(finish_before_the_driver)
 
 
 @final

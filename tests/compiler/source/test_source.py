@@ -22,7 +22,7 @@ import pytest
 
 import oxide
 from oxide import CompileError, h2d, zeros
-from oxide.compiler.source.text import text_of
+from oxide.compiler.source.source import text_of
 
 KERNEL = """from oxide import DisjointSlice, Slice, device, f32, kernel, thread, tile
 
