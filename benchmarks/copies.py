@@ -203,7 +203,7 @@ def page_locking(mib: int) -> None:
     """How long a launch or a query of this thread waits while another thread page-locks memory, in ms."""
     from cuda.bindings import driver as cuda
 
-    from oxide.driver.cuda.host_memory import RegisteredMemory
+    from oxide.driver.cuda.memory_blocks import RegisteredMemory
 
     device = oxide.devices()[0]
     stream, box, driver = device.new_stream(), oxide.zeros(1024).sync(), device.driver

@@ -27,7 +27,7 @@ from cuda.bindings import driver as bindings
 from benchmarks import record
 from benchmarks.native_loop import PackedParameters
 from oxide.driver.base import Code
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 
 PTX = b"""
 .version 7.0

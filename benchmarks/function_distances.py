@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from oxide import DisjointSlice, Kernel, Slice, d2h, f32, f64, fast, h2d, intrinsics, kernel, thread, zeros
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.errors import DeviceError
 from oxide.testing import use_driver
 

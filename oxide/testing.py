@@ -20,14 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 from oxide.driver.base import CAPABILITIES, Driver, Droppable, StreamHandle, StreamPriority, Wrapper
+from oxide.driver.cpu import CpuDriver
 from oxide.host.messages import written
-
-if TYPE_CHECKING:
-    from oxide.driver.cpu import CpuDriver
-    from oxide.runtime.devices.runtime import CompletionMode, OrderingMode, SchedulingPolicy
+from oxide.runtime.devices.runtime import CompletionMode, OrderingMode, SchedulingPolicy, install, uninstall
 
 _D = TypeVar("_D", bound=Driver)
 
@@ -71,9 +69,7 @@ def use_driver(
     ``DeviceError`` for a device that the driver does not have, ``TypeError`` if ``driver`` is not a driver.
     """
     _require_driver(driver, "use_driver")
-    from oxide.runtime.devices import runtime
-
-    runtime.install(
+    install(
         driver,
         default_device=default_device,
         num_devices=num_devices,
@@ -84,7 +80,7 @@ def use_driver(
     try:
         yield driver
     finally:
-        runtime.uninstall()
+        uninstall()
 
 
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
@@ -95,8 +91,6 @@ def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     blocks and threads run in order. With a seed, any stream may be selected, whatever its priority: on a real device
     too, work of a stream of normal priority may run first.
     """
-    from oxide.driver.cpu import CpuDriver
-
     return CpuDriver(devices, step=True, seed=seed)
 
 
@@ -105,8 +99,6 @@ def seeded_driver(seed: int, devices: int = 1) -> CpuDriver:
     make progress, blocks run, and warps and threads run between barriers. Work runs inside the calls that wait for it.
 
     Raises ``TypeError`` or ``ValueError`` for a seed that is not a whole number of 0 or more."""
-    from oxide.driver.cpu import CpuDriver
-
     return CpuDriver(devices, seed=seed)
 
 

@@ -91,10 +91,9 @@ CIRCLE = {
 }
 # Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
 SHARED_NAMES = {
-    "arrays", "atomic", "barriers", "captured", "clock", "cluster", "conditional", "cooperative_launch", "copies",
-    "debug", "driver", "errors", "fragments", "graph", "half", "host_memory", "lines", "mma", "primitives",
-    "products", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams", "tensors", "thread",
-    "threads", "tile", "tile_copies", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",
+    "arrays", "atomic", "barriers", "captured", "clock", "debug", "driver", "errors", "fragments", "graph", "half",
+    "primitives", "products", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams", "tensors",
+    "thread", "threads", "tile", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",
 }  # fmt: skip
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import ray
@@ -29,15 +30,10 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from oxide.distributed.ray_actors import RestartedError
+from oxide.distributed.ray_actors import ActorFacts, RestartedError
 from oxide.errors import ActorLostError, OperationCancelledError
 from oxide.runtime.loop.event_loops import EventLoop, Sleeper
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from oxide.distributed.ray_actors import ActorFacts
-    from oxide.serving.task_groups import TaskGroup
+from oxide.serving.task_groups import TaskGroup
 
 STORED_BYTES = 100 << 10
 """A batch of more bytes is put in the object store, once for all tries. Ray sends a smaller batch with the call."""

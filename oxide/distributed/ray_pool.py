@@ -16,9 +16,10 @@ import os
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
+from typing import Any, Generic, Literal, NoReturn, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oxide.host.messages import written
 from oxide.runtime.loop.event_loops import current_loop
@@ -32,9 +33,6 @@ except ImportError as error:
 
 from oxide.distributed.ray_actors import DeviceActor, Settings, send_kernels_by_value
 from oxide.distributed.ray_batches import Batches, Scheduler, Worker
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")

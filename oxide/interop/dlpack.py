@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from oxide.host.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, Dropping, relea
 from oxide.host.messages import written
 from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.runtime.memory import reclaim
+from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.memory.strides import contiguous_strides, may_share_elements, span
-
-if TYPE_CHECKING:
-    from oxide.runtime.memory.memory import DeviceBox
 
 MOST_AXES = 64
 """The largest number of axes that a NumPy array can have. ``d2h`` of a box with more axes would fail."""

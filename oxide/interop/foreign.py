@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_paramet
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
-from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.devices.runtime import Device, current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.arc import Arc
@@ -31,9 +31,6 @@ from oxide.runtime.memory.memory import DeviceBox, require_device
 from oxide.runtime.memory.pointer import DevicePointer
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.submission.submission import ExecutionContext
-
-if TYPE_CHECKING:
-    from oxide.runtime.devices.runtime import Device
 
 _POINTER_BYTES = 8
 _NVRTC_FROM = "install it with pip install 'oxide-gpu[nvrtc]', or pass PTX or a cubin that nvcc made"

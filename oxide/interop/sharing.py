@@ -10,6 +10,7 @@ declare the other library's work to oxide. All boxes on the same memory share on
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,22 +23,17 @@ from oxide.host.locks import refuse_inside
 from oxide.host.messages import byte_count, dtype_name, written
 from oxide.interop import dlpack
 from oxide.interop.dlpack import CPU, CUDA, MOST_AXES, VERSION, ForeignLayout
-from oxide.language.types import REGISTERED, as_dtype
-from oxide.runtime.devices.runtime import current_runtime
+from oxide.language.types import REGISTERED, ScalarType, as_dtype
+from oxide.runtime.devices.runtime import Device, Runtime, current_runtime
 from oxide.runtime.devices.scheduling import picked_stream
 from oxide.runtime.memory.allocation import Allocation, Known
 from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import DeviceBox, number_of_elements, parse_shape, require_data
 from oxide.runtime.memory.pointer import DevicePointer
+from oxide.runtime.ordering.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-    from oxide.language.types import ScalarType
-    from oxide.runtime.devices.runtime import Device, Runtime
-    from oxide.runtime.ordering.timeline import Timeline
 
 _RAW_PARTS = "DeviceBox.from_raw_parts"
 _NO_SYNCHRONISATION = -1

@@ -23,7 +23,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, final
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, final
 
 from oxide.errors import (
     BatcherClosedError,
@@ -38,19 +38,17 @@ from oxide.runtime.awaiting.completion import wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
 from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.runtime import SchedulingPolicy
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.memory.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.ordering.timeline import Mark, Timeline
 from oxide.runtime.submission.walk import Frame
 from oxide.serving.buckets import Buckets
 from oxide.serving.metrics import BatcherStatistics, Measures
 from oxide.serving.request_queue import Pending, RequestQueue, Results, State
 from oxide.serving.task_groups import TaskGroup, task_group
-
-if TYPE_CHECKING:
-    from oxide.runtime.devices.runtime import SchedulingPolicy
-    from oxide.runtime.ordering.timeline import Mark, Timeline
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

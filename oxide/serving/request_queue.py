@@ -10,15 +10,13 @@ import enum
 import math
 from collections import OrderedDict
 from collections.abc import Container, Hashable
+from contextvars import Context
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar, final
 
-if TYPE_CHECKING:
-    from contextvars import Context
-    from types import TracebackType
-
-    from oxide.runtime.loop.event_loops import Sleeper
+from oxide.runtime.loop.event_loops import Sleeper
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -315,7 +315,6 @@ def _asyncio_task(task: Any) -> tuple[str, dict[str, str]]:
 _lock = new_lock()
 _recorder: Recorder | None = None
 _attached: list[Callable[[], None]] = []
-_watches_forks = False
 
 
 def clock_of(runtime: Runtime) -> Clock:
@@ -329,11 +328,8 @@ def when_attached(hook: Callable[[], None]) -> None:
 
 def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
     """Gives ``sink`` the events of all submissions from now on. The first sink chooses the clocks."""
-    global _recorder, _watches_forks
+    global _recorder
     with unheld(_lock):
-        if not _watches_forks:
-            _watches_forks = True
-            os.register_at_fork(after_in_child=_forget)
         if _recorder is None or not _recorder.open:
             _recorder = Recorder(clock_of)
         try:
@@ -364,3 +360,6 @@ def _forget() -> None:
     points.tracer = None
     if recorder is not None:
         recorder.forked()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -43,7 +43,6 @@ class Trace:
         if self._file is not None:
             raise RuntimeError(f"the trace of {self.path} was begun before; call oxide.trace again for another one")
         file = TraceFile(self.path)
-        file.begin(perf_counter_ns())
         try:
             recorder.begin(file)
         except BaseException:
@@ -129,17 +128,13 @@ class TraceFile:
         self._text: list[str] = []
         self._size = 0
         self._first = True
-        self._base: int | None = None
+        self._base = perf_counter_ns()  # the time that is 0 in the file
         self._devices: dict[str, int] = {}
         self._flows = 0
         self._error: OSError | None = None
         self._open = True
         self._put('{"displayTimeUnit":"ns","traceEvents":[\n')
         self._process(HOST, f"program (process {os.getpid()})")
-
-    def begin(self, time_ns: int) -> None:
-        """Sets the time that is 0 in the file."""
-        self._base = time_ns
 
     def accept(self, event: Event) -> None:
         """Writes an event. If a write fails, ``finish`` raises the error."""
@@ -235,7 +230,7 @@ class TraceFile:
     def _us(self, time_ns: int) -> float:
         """Converts a time to µs since the trace began. Returns 0 for an earlier time, which an inexact device clock can
         report."""
-        return max(0, time_ns - (self._base or 0)) / 1000
+        return max(0, time_ns - self._base) / 1000
 
     def _event(self, event: dict[str, Any]) -> None:
         text = json.dumps(event, separators=(",", ":"))

@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 from oxide.driver.base import (
     Clock,
     ConditionalKind,
+    Dim3,
     Driver,
     Droppable,
     EventHandle,
+    FunctionHandle,
+    GraphHandle,
     StreamHandle,
     StreamPriority,
     Wrapper,
 )
 from oxide.errors import OxideError
+from oxide.runtime.devices.runtime import Device
 from oxide.tracing.events import Note
-
-if TYPE_CHECKING:
-    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle
-    from oxide.runtime.devices.runtime import Device
 
 
 class Notes(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -16,10 +15,6 @@ from tests.commands.command_line import ROOT, oxide
 needs_tools = pytest.mark.skipif(
     not machine.find_tool("ptxas") or not (machine.find_tool("nvdisasm") or machine.find_tool("cuobjdump")),
     reason="no ptxas, nvdisasm or cuobjdump",
-)
-
-needs_line_tables = pytest.mark.skipif(
-    importlib.util.find_spec("oxide.compiler.ptx.lines") is None, reason="kernels have no line tables"
 )
 
 KERNELS = '''"""Kernels of a file, which need not be on the path."""
@@ -172,7 +167,6 @@ def test_code_is_read_by_the_line_that_it_comes_from() -> None:
 
 
 @pytest.mark.nightly
-@needs_line_tables
 def test_the_ptx_of_each_line_stands_below_it_also_of_what_is_inlined(kernels: Path) -> None:
     ran = oxide("inspect", "kernels.py:doubled", "--source", "--ptx", cwd=kernels, OXIDE_LINEINFO="")
     assert ran.status == 0, ran.err

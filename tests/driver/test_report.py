@@ -21,7 +21,7 @@ UNCLAIMED = struct.pack("@IIQ", 0, 7, 9) + bytes(range(48))  # only the first wo
 @pytest.fixture
 def driver(device: str) -> Iterator[Driver]:
     if device == "cuda":
-        from oxide.driver.cuda import CudaDriver
+        from oxide.driver.cuda.driver import CudaDriver
 
         driver: Driver = CudaDriver()
     else:

@@ -12,7 +12,7 @@ import pytest
 
 import oxide
 from oxide import BoundsError, KernelAssertionError, LaunchConfig, d2h, h2d, zeros
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide_kernels import sgemm_naive
 from tests.language.asserting_kernels import square_roots
 from tests.language.wraparound import cases

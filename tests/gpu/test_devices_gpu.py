@@ -19,7 +19,7 @@ from oxide import (
     to_device,
     zeros,
 )
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.testing import use_driver
 from tests.conftest import cuda_device_count
 from tests.gpu.slow_kernel import slow_add

@@ -25,7 +25,7 @@ from oxide.driver.cuda.probe import available, unavailable_reason
 from oxide.errors import DeviceError, DriverError, OutOfMemoryError
 
 if TYPE_CHECKING:
-    from oxide.driver.cuda import CudaDriver
+    from oxide.driver.cuda.driver import CudaDriver
 
 pytestmark = [
     pytest.mark.gpu,
@@ -246,7 +246,7 @@ class Gate:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[CudaDriver]:
-    from oxide.driver.cuda import CudaDriver
+    from oxide.driver.cuda.driver import CudaDriver
 
     driver = CudaDriver()
     yield driver
@@ -842,7 +842,8 @@ def test_every_method_works_after_another_library_made_its_own_context_current(b
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
     prelude = (
-        f"import struct\nfrom oxide.driver.base import Code\nfrom oxide.driver.cuda import CudaDriver\nPTX = {PTX!r}\n"
+        "import struct\nfrom oxide.driver.base import Code\nfrom oxide.driver.cuda.driver import CudaDriver\n"
+        f"PTX = {PTX!r}\n"
     )
     return subprocess.run([sys.executable, "-c", prelude + program], capture_output=True, text=True, timeout=120)
 

@@ -28,7 +28,7 @@ from oxide import (
     i32,
     zeros,
 )
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.testing import use_driver
 from tests.interop.test_foreign import scaled
 

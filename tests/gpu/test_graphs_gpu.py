@@ -33,7 +33,7 @@ from oxide import (
     value,
     zeros,
 )
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.errors import DriverError
 from oxide.testing import RecordingDriver, use_driver
 from tests.gpu.slow_kernel import slow_add

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from oxide import h2d, kernel, zeros
-from oxide.driver.cuda.ptx_modules import has_lines
+from oxide.driver.cuda.modules import has_lines
 from tests.gpu import planted
 from tests.source_lines import line_of
 

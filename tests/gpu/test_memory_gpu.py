@@ -12,7 +12,7 @@ from numba import cuda
 
 import oxide
 from oxide import DeviceBox, DeviceOperation, ExecutionContext, d2h, from_dlpack, h2d, pinned_empty, value, with_context
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.memory.staging_ring import CHUNK_BYTES
 from oxide.runtime.submission import staging

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from tests.runtime.plan.test_random_plans import (
     COUNT,
     RECIPES,

@@ -122,7 +122,7 @@ def test_an_array_indexed_by_a_variable_is_in_local_memory() -> None:
 
 
 def test_a_launch_whose_threads_take_more_memory_than_the_gpu_has_says_so() -> None:
-    from oxide.driver.cuda.attributes import memory_info  # only where there is CUDA
+    from oxide.driver.cuda.contexts import memory_info  # only where there is CUDA
 
     if memory_info(0)[1] > 120 << 30:
         pytest.skip("all threads together may have less local memory than this GPU has")

@@ -12,7 +12,7 @@ import trio
 
 import oxide
 from oxide import d2h, gather, h2d, ones, spawn, zeros
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.testing import RecordingDriver, use_driver
 from tests.gpu.slow_kernel import slow_add
 from tests.on_stream import On

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 import oxide  # noqa: E402
 from oxide import BoundsError, DeviceError, GraphError, h2d  # noqa: E402
-from oxide.driver.cuda import CudaDriver  # noqa: E402
+from oxide.driver.cuda.driver import CudaDriver  # noqa: E402
 from oxide.testing import use_driver  # noqa: E402
 from tests.interop.torch_operators import multiply, reaches_too_far, scale, scaled_twice  # noqa: E402
 

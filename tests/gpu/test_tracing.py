@@ -12,7 +12,7 @@ import trio
 
 import oxide
 from oxide import LaunchConfig, StreamPoolRoundRobin, d2h, h2d
-from oxide.driver.cuda import CudaDriver
+from oxide.driver.cuda.driver import CudaDriver
 from oxide.testing import RecordingDriver, use_driver
 from oxide_kernels import sgemm_naive
 from tests.tracing.counting import seen, written

@@ -30,7 +30,7 @@ from oxide import (
     u8,
     zeros,
 )
-from oxide.compiler.cpu.positions.scalarise import scalarise
+from oxide.compiler.cpu.positions import scalarise
 from oxide.compiler.ir.parser import parse_function
 
 SIZES = (0, 1, 31, 32, 33, 1025, 1_000_003)

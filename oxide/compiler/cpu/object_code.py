@@ -6,14 +6,15 @@ inlined kernel. Their coordinates live in a structure on the stack, which LLVM p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.shared_exits import share_exits
-from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
 from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
@@ -29,12 +30,11 @@ from oxide.driver.base import COOPERATIVE_ENTRY, LOOP_FREE_ENTRY, Code, Target
 from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
-from . import primitives
+from . import positions, primitives
 from .coroutines import coroutines, tensor_primitives
 from .libdevice import libm
-from .loop_free import is_loop_free
 from .masks import hidden_masks
-from .positions import positions
+from .positions import CHECKED_BLOCKS
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to a ``LAUNCH`` of
@@ -51,6 +51,37 @@ def entry_of(kernel: PortableKernel) -> str:
     if kernel.cooperative:
         return COOPERATIVE_ENTRY
     return LOOP_FREE_ENTRY if is_loop_free(kernel.module) else ENTRY
+
+
+_MAY_BLOCK = "oxide.print."  # standard output may be a pipe that is never read
+
+
+def is_loop_free(module: Module) -> bool:
+    """Returns whether no function of a module loops, recurses or prints: its threads end soon, whatever the arguments
+    and the contents of memory. A ``print`` may wait for the reader of standard output.
+
+    The CPU device runs such a kernel on the thread that waits for it, where Ctrl-C cannot end the kernel. The analysis
+    sees the kernel's IR without the loop around its threads. A loop with a constant number of iterations counts as a
+    loop, unless the front end has unrolled it.
+    """
+    if any(symbol.startswith(_MAY_BLOCK) for symbol in module.functions):
+        return False
+    if any(_has_cycle({block: block.successors for block in each.blocks.values()}) for each in module.defined):
+        return False
+    return not _has_cycle(
+        {
+            function.symbol: {operand.symbol for each in function.instructions for operand in each.operands}
+            for function in module.defined
+        }
+    )
+
+
+def _has_cycle(graph: Mapping[Any, Iterable[Any]]) -> bool:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def compile_native(

@@ -16,13 +16,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 from oxide.compiler.signature.signature import Closed, Declared
 from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.compiler.source.source import located
 from oxide.driver import sanitizing, tools
 from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.errors import CompileError
 from oxide.host.messages import written
 
 if TYPE_CHECKING:
@@ -34,62 +35,56 @@ if TYPE_CHECKING:
 _MOST_ITEMS = 2**31 - 1
 
 
-def _block(function: Callable[..., Any], name: str, block: int | tuple[int, ...] | None) -> Dim3 | None:
+_Refuse: TypeAlias = Callable[[str], CompileError]
+"""Makes the error for an impossible value of an option. Its argument follows the option and its value in the text."""
+
+
+def _block(block: int | tuple[int, ...] | None, refuse: _Refuse) -> Dim3 | None:
     """Returns ``block`` as three sizes, or None. Refuses a block that no GPU can run."""
     if block is None:
         return None
     sizes = _sizes(block)
     if sizes is None:
-        raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
+        raise refuse("; give one to three sizes of at least 1")
     x, y, z = sizes
     # Along x and y, a size is limited only by the number of threads in the block.
     if x * y * z > MAX_THREADS_PER_BLOCK or z > MAX_BLOCK[2]:
-        raise located(
-            function,
-            f"kernel {name}: block is {written(block)}, {written(x * y * z)} threads; a block has at most "
-            f"{MAX_THREADS_PER_BLOCK}, and at most {MAX_BLOCK[2]} along z",
-        )
+        most = f"a block has at most {MAX_THREADS_PER_BLOCK}, and at most {MAX_BLOCK[2]} along z"
+        raise refuse(f", {written(x * y * z)} threads; {most}")
     return x, y, z
 
 
-def _cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
+def _cluster(cluster: int | tuple[int, ...] | None, refuse: _Refuse) -> Dim3 | None:
     """Returns ``cluster`` as three numbers of blocks, or None. Refuses one that some GPU cannot run."""
     if cluster is None:
         return None
     sizes = _sizes(cluster)
     if sizes is None or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
         found = f", {written(math.prod(sizes))} blocks" if sizes else ""
-        raise located(
-            function,
-            f"kernel {name}: cluster is {written(cluster)}{found}; give one to three numbers of blocks of at least 1, "
-            f"whose product is at most {MAX_BLOCKS_PER_CLUSTER}",
-        )
+        most = f"of blocks of at least 1, whose product is at most {MAX_BLOCKS_PER_CLUSTER}"
+        raise refuse(f"{found}; give one to three numbers {most}")
     return sizes
 
 
-def _items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
+def _items(items: int | tuple[int, ...], refuse: _Refuse) -> Dim3:
     """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
     sizes = _sizes(items)
     if sizes is None or max(sizes) > _MOST_ITEMS:
-        raise located(
-            function,
-            f"kernel {name}: items_per_thread is {written(items)}; give one to three numbers from 1 to {_MOST_ITEMS}",
-        )
+        raise refuse(f"; give one to three numbers from 1 to {_MOST_ITEMS}")
     return sizes
 
 
-def _max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> int | None:
+def _max_registers(max_registers: int | None, refuse: _Refuse) -> int | None:
     """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
     if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
-        raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
+        raise refuse("; a thread has 1 to 255")
     return max_registers
 
 
-def wants_lines(function: Callable[..., Any], name: str, lineinfo: bool | None) -> bool:
-    """Returns whether a kernel gets line tables: ``lineinfo`` if it is a bool, or the environment's setting if it is
-    None. Refuses any other value."""
+def _lineinfo(lineinfo: bool | None, refuse: _Refuse) -> bool:
+    """Returns whether a kernel gets line tables: ``lineinfo``, or for None the environment's setting."""
     if lineinfo is not None and not isinstance(lineinfo, bool):
-        raise located(function, f"kernel {name}: lineinfo is {written(lineinfo)}; give True, False or None")
+        raise refuse("; give True, False or None")
     return tools.lines_are_wanted() if lineinfo is None else lineinfo
 
 
@@ -104,10 +99,6 @@ def _sizes(given: object) -> Dim3 | None:
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, Integral) and not isinstance(number, bool)
-
-
-def _sanitize(function: Callable[..., Any], name: str, sanitize: Any) -> frozenset[str]:
-    return sanitizing.kinds_of(sanitize, name)
 
 
 APART: Final[Mapping[str, bool]] = {"apart": True}
@@ -136,15 +127,23 @@ _CHECKS: Final[Mapping[str, Callable[..., Any]]] = {
     "items_per_thread": _items,
     "max_registers": _max_registers,
     "cluster": _cluster,
-    "lineinfo": wants_lines,
-    "sanitize": _sanitize,
+    "lineinfo": _lineinfo,
 }
 
 
 def checked(function: Callable[..., Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of ``Options`` for what a program gives, ``default_block`` for ``block``. Raises
     ``CompileError``."""
-    found = {each: _CHECKS[each](function, name, value) if each in _CHECKS else value for each, value in given.items()}
+
+    def one(option: str, value: Any) -> Any:
+        def refuse(problem: str) -> CompileError:
+            return located(function, f"kernel {name}: {option} is {written(value)}{problem}")
+
+        return _CHECKS[option](value, refuse) if option in _CHECKS else value
+
+    found = {option: one(option, value) for option, value in given.items()}
+    if "sanitize" in found:
+        found["sanitize"] = sanitizing.kinds_of(found["sanitize"], name)
     if "block" in found:
         found["default_block"] = found.pop("block")
     if found.get("unchecked") and found.get("deny_checks"):

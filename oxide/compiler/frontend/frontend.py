@@ -105,12 +105,9 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
-    cluster,
     copies,
     fragments,
-    mma,
     shared_tiles,
-    tile_copies,
     wgmma,
 )
 from .lowering.total_builder import TotalBuilder

@@ -22,10 +22,10 @@ from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target, capability_of
 from oxide.errors import CompileError
 
-from . import lines, primitives, streaming, tensor
-from .as_specified import as_specified, hide_amounts, shifts
+from . import primitives, tensor
+from .assembly import Calls, as_specified, hide_amounts, shifts, with_calls
+from .expansions import expand, is_expanded
 from .libdevice import link_libdevice
-from .remainder import make_exact
 
 FEATURES = "+ptx86"
 """PTX ISA 8.6: old enough for a wide range of drivers. Architectures that this version does not know need a newer
@@ -82,7 +82,7 @@ def compile_ptx(
         block = kernel.persistent, 1, 1
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
-    calls: lines.Calls = []
+    calls: Calls = []
     has_shifts, located = any(shifts(kernel.module)), has_lines(kernel.module)
     if has_shifts or located:
         optimised = parse(str(module))
@@ -93,7 +93,7 @@ def compile_ptx(
         module = link([header(machine) + str(optimised)])
     ptx = as_specified(machine.emit_assembly(module))
     if located:
-        ptx = lines.with_calls(ptx, calls)
+        ptx = with_calls(ptx, calls)
     ptx += "".join(each.comment for each in maps)
     return Code(target, entry, ptx.encode(), kernel.shared.beyond_static, persistent=kernel.persistent)
 
@@ -124,8 +124,7 @@ def _module(
     _place_constants(edited)
     maps = tensor.take_maps(kernel, edited, signature)
     support = [
-        *streaming.hint(edited),
-        *make_exact(edited),
+        *expand(edited),
         _registers(),
         _fast_tanh(symbols, capability),
         _FAST_EXP2 if "__nv_fast_exp2f" in symbols else "",
@@ -155,7 +154,7 @@ def _needs_edits(module: Module) -> bool:
         has_lines(module)
         or any(symbol.startswith("oxide.constant") for symbol in module.globals)
         or tensor.copies_tiles(module)
-        or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
+        or any(map(is_expanded, module.instructions))
     )
 
 

@@ -19,7 +19,7 @@ from typing import final
 
 from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import object_code, primitives
-from oxide.compiler.cpu.coroutines.warpgroups import ROW_BYTES
+from oxide.compiler.cpu.coroutines.tensor_primitives import ROW_BYTES
 from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse

@@ -11,7 +11,7 @@ Times are in µs.
   when memory is freed. ctypes calls of the driver's functions, with integers instead of the bindings' objects, were
   slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill). A call from C made a copy a tenth faster (3.0 against
   3.3, on a busier machine) and a fill no faster. This did not justify a second implementation.
-- Host functions are ctypes, for the reason in ``submission_memory.py``.
+- Host functions are ctypes, for the reason in ``launches.py``.
 
 Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
 context, or none, current on a thread. A call with a stream or an event finds its context through the stream or the
@@ -43,42 +43,53 @@ from oxide.driver.base import (
     Ranges,
     StreamPriority,
 )
-from oxide.driver.cuda.attributes import memory_info
-from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda.clock import new_clock
-from oxide.driver.cuda.conditional import (
+from oxide.driver.cuda.contexts import (
+    CudaContext,
+    CudaEvent,
+    CudaStream,
+    driver_version,
+    memory_info,
+    open_context,
+    open_peer_access,
+    ptx_target,
+    shown_version,
+    stream_options,
+)
+from oxide.driver.cuda.errors import check, failure, raise_core_failure
+from oxide.driver.cuda.graph import (
+    CaptureParts,
+    CudaGraphExec,
     OpenConditional,
+    abandon_capture,
     add_node,
     begin_body,
+    capture_state,
+    continue_after,
     end_body,
+    instantiate,
     load_setter,
     new_handle,
     setter_params,
     unsupported,
 )
-from oxide.driver.cuda.errors import check, failure, raise_core_failure
-from oxide.driver.cuda.foreign_modules import ForeignFunctions, load_foreign
-from oxide.driver.cuda.graph import (
-    CaptureParts,
-    CudaGraphExec,
-    abandon_capture,
-    capture_state,
-    continue_after,
-    instantiate,
-)
-from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
-from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
-from oxide.driver.cuda.peer import open_peer_access
-from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
-from oxide.driver.cuda.ptx_modules import CudaFunction, load_function, unload, whole_shared
-from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket
-from oxide.driver.cuda.target import ptx_target
+from oxide.driver.cuda.launches import HostFunctions, launch_cooperative, launch_dependent, persistent_sizes
+from oxide.driver.cuda.memory_blocks import LARGE_BYTES, LARGEST, RegisteredMemory, SpareBlocks
+from oxide.driver.cuda.modules import (
+    CudaFunction,
+    ForeignFunctions,
+    launch_detail,
+    load_foreign,
+    load_functions,
+    resources_of,
+    unload,
+    whole_shared,
+)
+from oxide.driver.cuda.probe import libcuda, unavailable_reason
 from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.host.core import Calls, launch
 from oxide.host.locks import new_lock, unheld
-
-__all__ = ["CudaDriver", "available", "unavailable_reason"]
 
 _INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
 _UNJOINED = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
@@ -138,8 +149,7 @@ class CudaDriver(Calls):
         self._check_device(device)
         found = core.Device(device)
         properties = found.properties
-        error, version = driver.cuDriverGetVersion()
-        check(error, "cuDriverGetVersion")
+        version = driver_version()
         error, memory = driver.cuDeviceTotalMem(device)
         check(error, "cuDeviceTotalMem")
         return DeviceInfo(
@@ -150,7 +160,7 @@ class CudaDriver(Calls):
             max_threads_per_block=properties.max_threads_per_block,
             max_block=(properties.max_block_dim_x, properties.max_block_dim_y, properties.max_block_dim_z),
             max_grid=(properties.max_grid_dim_x, properties.max_grid_dim_y, properties.max_grid_dim_z),
-            version=f"{version // 1000}.{version % 1000 // 10}",
+            version=shown_version(version),
         )
 
     # Streams
@@ -346,11 +356,9 @@ class CudaDriver(Calls):
         _enter(context)
         if code.foreign:
             return load_foreign(device, code, context.retired)
-        return load_function(device, code, context.retired)
+        return load_functions(device, code, (code.entry,), context.retired)[0]
 
     def resources(self, function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-        from oxide.driver.cuda.resources import resources_of
-
         _enter(self._context(function.device))
         whole = shared_bytes
         if shared_bytes > function.shared_limit:
@@ -368,19 +376,19 @@ class CudaDriver(Calls):
     ) -> None:
         if shared_bytes > function.shared_limit:
             shared_bytes = whole_shared(function, shared_bytes)
-        if function.persistent is not None:
-            grid, block = function.persistent.sizes(grid, shared_bytes)
+        if function.persistent:
+            grid, block = persistent_sizes(function, grid, shared_bytes)
         if function.maps is not None:
             params = function.maps.appended(params)
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
-        special = function.cooperative if function.dependent is None else function.dependent
-        if special is None:
-            code = launch(self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address)
+        if function.cooperative:
+            code = launch_cooperative(function, grid, block, shared_bytes, params, stream.handle)
+        elif function.dependent:
+            code = launch_dependent(function, grid, block, shared_bytes, params, stream.handle)
         else:
-            packet = ParameterPacket(params)
-            code = special.launch(grid, block, shared_bytes, stream.handle, packet.pointers(special.places))
+            code = launch(self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address)
         if code:
             raise self.launch_failure(code, function, grid, block, shared_bytes)
 
@@ -388,8 +396,6 @@ class CudaDriver(Calls):
         self, code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int
     ) -> DeviceError:
         """Returns the error for a launch that the driver has refused with ``code``."""
-        from oxide.driver.cuda.resources import launch_detail
-
         call = f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
         return failure(code, call, launch_detail(function, code))
 
@@ -412,9 +418,7 @@ class CudaDriver(Calls):
         context = self._context(device)
         if context.set_conditional is not None:
             return None
-        error, version = driver.cuDriverGetVersion()
-        check(error, "cuDriverGetVersion")
-        reason = unsupported(version)
+        reason = unsupported(driver_version())
         if reason is None:
             _enter(context)
             loaded = load_setter(device, context)

@@ -60,7 +60,7 @@ class Device:
     def uuid(self) -> str:
         """Returns the device's UUID; for a CPU device, a made-up one that is unique in this process."""
         if self.oxide_device.kind == "cuda":
-            from oxide.driver.cuda.attributes import identifier
+            from oxide.driver.cuda.contexts import identifier
 
             return identifier(self.id)
         return f"GPU-00000000-0000-0000-0000-{self.id:012x}"
@@ -95,7 +95,7 @@ class Device:
         if name in known:
             return known[name]
         if self.oxide_device.kind == "cuda":
-            from oxide.driver.cuda.attributes import device_attribute
+            from oxide.driver.cuda.contexts import device_attribute
 
             return device_attribute(self.id, name)
         if name in _ATTRIBUTES:
@@ -167,7 +167,7 @@ class Context:
         the free memory is the total minus the memory of the existing boxes."""
         device = self.device.oxide_device
         if device.kind == "cuda":
-            from oxide.driver.cuda.attributes import memory_info
+            from oxide.driver.cuda.contexts import memory_info
 
             return MemoryInfo(*memory_info(device.id))
         total = device.info.memory
@@ -305,9 +305,10 @@ class Driver:
         """Returns the newest version of CUDA that the driver supports, as major and minor. For the CPU device this is
         (12, 7), whose PTX ``k.ptx()`` has."""
         if current().kind == "cuda":
-            from oxide.driver.cuda.attributes import driver_version
+            from oxide.driver.cuda.contexts import driver_version
 
-            return driver_version()
+            major, rest = divmod(driver_version(), 1000)
+            return major, rest // 10
         return (12, 7)
 
     def get_device_count(self) -> int:

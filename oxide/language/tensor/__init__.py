@@ -2,21 +2,43 @@
 
 The lanes of a warp compute a product of matrices together. Each lane holds some elements of each operand in its
 registers. These elements are called a fragment, and ``mma`` multiplies fragments. The terms and the layouts are those
-of the PTX ISA. ``fragments.py`` declares fragments, ``mma.py`` the products and ``copies.py`` the copies between
-fragments, shared memory and slices. For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive,
-``shared_tiles.py`` copies of whole tiles, ``wgmma.py`` products that four warps compute together, and ``cluster.py``
-the functions of ``tensor.cluster``, for blocks that run together.
+of the PTX ISA. ``fragments.py`` declares fragments, their products, and the copies between fragments, shared memory and
+slices. For Hopper, ``hopper.py`` declares barriers at which threads and copies arrive, copies of whole tiles, and
+products that four warps compute together, and ``cluster.py`` the functions of ``tensor.cluster``, for blocks that run
+together.
 """
 
 from __future__ import annotations
 
 from . import cluster
-from .barriers import Barrier
-from .copies import commit, copy_async, ldmatrix, load, stmatrix, store, wait
-from .fragments import Accumulator, FragmentA, FragmentB, convert
-from .mma import mma, tf32
-from .shared_tiles import SharedTiles, commit_stores, fence_stores, load_tile, store_tile, wait_stores
-from .wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
+from .fragments import (
+    Accumulator,
+    FragmentA,
+    FragmentB,
+    commit,
+    convert,
+    copy_async,
+    ldmatrix,
+    load,
+    mma,
+    stmatrix,
+    store,
+    tf32,
+    wait,
+)
+from .hopper import (
+    Barrier,
+    SharedTiles,
+    commit_stores,
+    decrease_registers,
+    fence_stores,
+    increase_registers,
+    load_tile,
+    store_tile,
+    wait_stores,
+    wait_wgmma,
+    wgmma,
+)
 
 __all__ = [
     "Accumulator",

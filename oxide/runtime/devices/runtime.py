@@ -479,14 +479,13 @@ def _choose_driver(device: int) -> Driver:
     if asked not in ("", "cuda", "cpu"):
         raise DeviceError(f"OXIDE_DEVICE is {asked!r}; it must be cuda or cpu, or unset")
     if asked != "cpu":
-        from oxide.driver.cuda.early import start_early
-        from oxide.driver.cuda.probe import unavailable_reason
+        from oxide.driver.cuda.probe import start_early, unavailable_reason
 
         if type(device) is int and device >= 0:  # configure() raises the error for any other value
             start_early(device)
         reason = unavailable_reason()
         if reason is None:
-            from oxide.driver.cuda import CudaDriver
+            from oxide.driver.cuda.driver import CudaDriver
             from oxide.driver.nvtx_ranges import with_ranges
 
             return with_ranges(CudaDriver())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
-from oxide.compiler.declaration.description import wants_lines
+from oxide.compiler.declaration.description import checked
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.annotations import Names, default_values
@@ -86,7 +86,7 @@ class TileKernel:
         self._warps = warps
         self._stages = stages
         self._fastmath = fastmath
-        self._lineinfo = wants_lines(function, self.name, lineinfo)
+        self._lineinfo = checked(function, self.name, {"lineinfo": lineinfo})["lineinfo"]
         self.parameters = _parameters(function, names)
         self.defaults = default_values(function)
         self._signature = inspect.signature(function)

@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 
 from oxide import Array, DisjointSlice, SharedArray, Slice, device, f32, i32, kernel, thread, warp
-from oxide.compiler.cpu.loop_free import is_loop_free
+from oxide.compiler.cpu.object_code import is_loop_free
 from oxide.compiler.ir.parser import parse
 from oxide.driver.cpu.code import host_target
 

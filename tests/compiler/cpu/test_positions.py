@@ -39,8 +39,7 @@ from oxide import (
     u64,
     zeros,
 )
-from oxide.compiler.cpu import object_code
-from oxide.compiler.cpu.positions import positions
+from oxide.compiler.cpu import object_code, positions
 from oxide.compiler.ir.llvm import host_target
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization

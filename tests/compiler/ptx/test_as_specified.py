@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oxide import DisjointSlice, Slice, i16, kernel, thread
-from oxide.compiler.ptx.as_specified import as_specified
+from oxide.compiler.ptx.assembly import as_specified
 
 UNCHANGED = """// a comment; neg.s16 in it
 \t.reg .b16 \t%rs<5>;

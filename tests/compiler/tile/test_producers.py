@@ -233,7 +233,7 @@ class TestSanitized:
 
 def test_a_gpu_gets_as_many_blocks_as_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.driver")
-    from oxide.driver.cuda import cooperative_launch, persistent
+    from oxide.driver.cuda import launches
 
     class Calls:
         CUresult = SimpleNamespace(CUDA_SUCCESS=0)
@@ -244,14 +244,18 @@ def test_a_gpu_gets_as_many_blocks_as_it_holds(monkeypatch: pytest.MonkeyPatch) 
             return 0, {1000: 1, 2000: 0}.get(given[-1], 2)
 
     calls = Calls()
-    monkeypatch.setattr(cooperative_launch, "driver", calls)
+    monkeypatch.setattr(launches, "driver", calls)
     properties = SimpleNamespace(multiprocessor_count=132)
-    monkeypatch.setattr(cooperative_launch.core, "Device", lambda number: SimpleNamespace(properties=properties))
-    blocks = persistent.PersistentBlocks(0, "handle", 384)
-    assert blocks.sizes((512, 1, 1), 1000) == ((132, 1, 1), (384, 1, 1))
-    assert blocks.sizes((512, 1, 1), 0) == ((264, 1, 1), (384, 1, 1))
-    assert blocks.sizes((100, 1, 1), 1000) == ((100, 1, 1), (384, 1, 1))
-    assert blocks.sizes((100, 1, 1), 2000) == ((1, 1, 1), (384, 1, 1)), "the launch will fail, and say why"
+    monkeypatch.setattr(launches.core, "Device", lambda number: SimpleNamespace(properties=properties))
+    function: Any = SimpleNamespace(device=0, handle="handle", persistent=384, resident={})
+
+    def sizes(blocks: int, shared_bytes: int) -> Any:
+        return launches.persistent_sizes(function, (blocks, 1, 1), shared_bytes)
+
+    assert sizes(512, 1000) == ((132, 1, 1), (384, 1, 1))
+    assert sizes(512, 0) == ((264, 1, 1), (384, 1, 1))
+    assert sizes(100, 1000) == ((100, 1, 1), (384, 1, 1))
+    assert sizes(100, 2000) == ((1, 1, 1), (384, 1, 1)), "the launch will fail, and say why"
     assert calls.asked == ("handle", 384, 1000, "handle", 384, 0, "handle", 384, 2000), "each asked once"
 
 

@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxide.driver.cuda.blocks import BLOCKS, LARGEST, SIZES, SpareBlocks
+from oxide.driver.cuda.memory_blocks import BLOCKS, LARGEST, SIZES, SpareBlocks
 
 
 def test_a_block_is_handed_out_again_for_its_own_size_only_and_once() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from oxide.driver.cuda import conditional
-from oxide.driver.cuda.conditional import setter_params, unsupported
-from oxide.driver.cuda.ptx_modules import parameter_layout
+from oxide.driver.cuda import graph
+from oxide.driver.cuda.graph import setter_params, unsupported
+from oxide.driver.cuda.modules import parameter_layout
 
-PTX = conditional._CODE.image.decode()
+PTX = graph._CODE.image.decode()
 
 
 def test_a_driver_that_is_too_old_is_told_from_others() -> None:
@@ -23,7 +23,7 @@ def test_a_driver_that_is_too_old_is_told_from_others() -> None:
 
 
 def test_the_parameters_are_those_that_the_kernel_takes() -> None:
-    places, size = parameter_layout(PTX, conditional._SET)
+    places, size = parameter_layout(PTX, graph._SET)
     assert struct.unpack("@QQQQ", setter_params([7], 8, 9)) == (7, 0, 8, 9)
     params = setter_params([7, 6], 8, 9)
     assert len(params) == size

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from oxide.driver.cuda import early as cuda_early
 from oxide.driver.cuda import probe as cuda_probe
 
 
@@ -33,7 +32,7 @@ class Library:
 
 def started(monkeypatch: pytest.MonkeyPatch, library: Library, device: int) -> threading.Thread:
     monkeypatch.setattr(cuda_probe, "libcuda", lambda: library)
-    thread = cuda_early.start_early(device)
+    thread = cuda_probe.start_early(device)
     assert thread is not None
     return thread
 
@@ -65,9 +64,9 @@ def test_after_a_failure_nothing_more_is_asked(monkeypatch: pytest.MonkeyPatch, 
 def test_without_the_drivers_library_nothing_is_started_or_imported() -> None:
     program = (
         "import sys, threading\n"
-        "from oxide.driver.cuda import early as cuda_early, probe as cuda_probe\n"
+        "from oxide.driver.cuda import probe as cuda_probe\n"
         "cuda_probe.LIBRARY = 'libcuda-that-nobody-has.so.1'\n"
-        "assert cuda_early.start_early(0) is None\n"
+        "assert cuda_probe.start_early(0) is None\n"
         "assert threading.active_count() == 1\n"
         "print([name for name in sys.modules if name == 'cuda' or name.startswith('cuda.')])\n"
     )
@@ -82,5 +81,5 @@ def test_a_process_without_room_for_a_thread_goes_on(monkeypatch: pytest.MonkeyP
     library = Library()
     monkeypatch.setattr(cuda_probe, "libcuda", lambda: library)
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert cuda_early.start_early(0) is None
+    assert cuda_probe.start_early(0) is None
     assert library.calls == []

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from oxide.driver.cuda import contexts
 from oxide.driver.cuda import graph as cuda_graph
-from oxide.driver.cuda import peer as cuda_peer
+from oxide.driver.cuda.contexts import open_peer_access
 from oxide.driver.cuda.graph import abandon_capture, instantiate
-from oxide.driver.cuda.peer import open_peer_access
 from oxide.errors import DriverError
 
-codes = cuda_peer.driver.CUresult
+codes = contexts.driver.CUresult
 STREAM: Any = SimpleNamespace(device=3, handle="stream")
 OWNER: Any = SimpleNamespace(handle="owner's context", pool="owner's pool")
 
@@ -94,8 +94,8 @@ def test_peer_access_is_granted_for_the_context_and_for_the_pool(monkeypatch: py
     name, pool, (access,), count = calls.made[2]
     assert (name, pool, count) == ("cuMemPoolSetAccess", "owner's pool", 1)
     assert access.location.id == 1
-    assert access.location.type == cuda_peer.driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    assert access.flags == cuda_peer.driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    assert access.location.type == contexts.driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    assert access.flags == contexts.driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 
 def test_devices_that_cannot_reach_each_other_are_left_to_staging(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from oxide.driver.cuda import handles as cuda_handles
-from oxide.driver.cuda.handles import stream_options
+from oxide.driver.cuda import contexts
+from oxide.driver.cuda.contexts import stream_options
 from oxide.errors import DriverError
 
-codes = cuda_handles.driver.CUresult
+codes = contexts.driver.CUresult
 
 
 def test_a_normal_stream_has_the_options_of_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(cuda_handles.driver, "cuCtxGetStreamPriorityRange")  # not even asked
+    monkeypatch.delattr(contexts.driver, "cuCtxGetStreamPriorityRange")  # not even asked
     assert stream_options("normal") is None
 
 
 @pytest.mark.parametrize("greatest", [-5, -1, 0])  # 0 on a device without priorities
 def test_high_is_the_greatest_priority_of_the_device(monkeypatch: pytest.MonkeyPatch, greatest: int) -> None:
     answer = (codes.CUDA_SUCCESS, 0, greatest)
-    monkeypatch.setattr(cuda_handles.driver, "cuCtxGetStreamPriorityRange", lambda: answer)
+    monkeypatch.setattr(contexts.driver, "cuCtxGetStreamPriorityRange", lambda: answer)
     options = stream_options("high")
     assert options is not None
     assert options.priority == greatest
@@ -29,6 +29,6 @@ def test_high_is_the_greatest_priority_of_the_device(monkeypatch: pytest.MonkeyP
 def test_a_refusal_is_an_error_that_names_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
     answer = (codes.CUDA_ERROR_INVALID_CONTEXT, None, None)
-    monkeypatch.setattr(cuda_handles.driver, "cuCtxGetStreamPriorityRange", lambda: answer)
+    monkeypatch.setattr(contexts.driver, "cuCtxGetStreamPriorityRange", lambda: answer)
     with pytest.raises(DriverError, match="cuCtxGetStreamPriorityRange"):
         stream_options("high")

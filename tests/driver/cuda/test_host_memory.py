@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from cuda.bindings import driver as cuda
 
-from oxide.driver.cuda import host_memory as cuda_host_memory
-from oxide.driver.cuda.host_memory import RegisteredMemory
+from oxide.driver.cuda import memory_blocks
+from oxide.driver.cuda.memory_blocks import RegisteredMemory
 from oxide.errors import DriverError
 
 MIB = 1 << 20
@@ -33,8 +33,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
         del found[address]
         return OK
 
-    monkeypatch.setattr(cuda_host_memory.driver, "cuMemHostRegister", register)
-    monkeypatch.setattr(cuda_host_memory.driver, "cuMemHostUnregister", unregister)
+    monkeypatch.setattr(memory_blocks.driver, "cuMemHostRegister", register)
+    monkeypatch.setattr(memory_blocks.driver, "cuMemHostUnregister", unregister)
     return found
 
 
@@ -48,13 +48,13 @@ def test_the_pages_are_there_before_the_driver_locks_them(
 ) -> None:
     memory, before = RegisteredMemory(), resident()
     at_registering: list[int] = []
-    inner = cuda_host_memory.driver.cuMemHostRegister
+    inner = memory_blocks.driver.cuMemHostRegister
 
     def register(address: int, nbytes: int, flags: int) -> object:
         at_registering.append(resident())
         return inner(address, nbytes, flags)
 
-    monkeypatch.setattr(cuda_host_memory.driver, "cuMemHostRegister", register)
+    monkeypatch.setattr(memory_blocks.driver, "cuMemHostRegister", register)
     address = memory.allocate(32 * MIB + 4096)
     assert address is not None
     assert at_registering[0] - before > 30 * MIB
@@ -73,7 +73,7 @@ def test_memory_of_another_kind_is_left_alone(registered: dict[int, int]) -> Non
 def test_where_the_driver_locks_no_such_pages_none_are_kept(
     registered: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_host_memory.driver, "cuMemHostRegister", lambda *_: REFUSED)
+    monkeypatch.setattr(memory_blocks.driver, "cuMemHostRegister", lambda *_: REFUSED)
     before = resident()
     assert RegisteredMemory().allocate(32 * MIB) is None
     assert resident() - before < 8 * MIB
@@ -87,7 +87,7 @@ def test_pages_that_the_driver_does_not_let_go_stay_mapped(
     assert address is not None
     with monkeypatch.context() as refusing:
         refusing.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
-        refusing.setattr(cuda_host_memory.driver, "cuMemHostUnregister", lambda _: REFUSED)
+        refusing.setattr(memory_blocks.driver, "cuMemHostUnregister", lambda _: REFUSED)
         with pytest.raises(DriverError, match="cuMemHostUnregister"):
             memory.free(address)
     ctypes.memset(address, 1, 4 * MIB)

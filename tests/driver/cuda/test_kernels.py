@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 from oxide import DisjointSlice, Kernel, Slice, f32, kernel, thread
-from oxide.driver.cuda import ptx_modules
+from oxide.driver.cuda import modules as cuda_modules
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT, fill_params, report_params
-from oxide.driver.cuda.ptx_modules import load_functions, parameter_layout, uses_last_parameter, whole_shared
+from oxide.driver.cuda.modules import load_functions, parameter_layout, uses_last_parameter, whole_shared
 from oxide.errors import DriverError
 from tests.compiler.assembler import assembled, needs_ptxas
 
-codes = ptx_modules.driver.CUresult
+codes = cuda_modules.driver.CUresult
 
 
 @needs_ptxas
@@ -85,7 +85,7 @@ class Modules:
         self.calls: list[str] = []
         self.missing = missing.encode()
         for name in ("cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad", "cuFuncGetAttribute"):
-            monkeypatch.setattr(ptx_modules.driver, name, getattr(self, name))
+            monkeypatch.setattr(cuda_modules.driver, name, getattr(self, name))
 
     def cuModuleLoadDataEx(self, *_: Any) -> Any:
         self.calls.append("load")
@@ -124,8 +124,8 @@ class Function:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, array_bytes: int) -> None:
         modules = Modules(monkeypatch)
         self.asked: list[int] = []
-        monkeypatch.setattr(ptx_modules.driver, "cuFuncSetAttribute", self.cuFuncSetAttribute)
-        monkeypatch.setattr(ptx_modules.core, "Device", lambda number: SimpleNamespace(properties=self))
+        monkeypatch.setattr(cuda_modules.driver, "cuFuncSetAttribute", self.cuFuncSetAttribute)
+        monkeypatch.setattr(cuda_modules.core, "Device", lambda number: SimpleNamespace(properties=self))
         self.max_shared_memory_per_block_optin = 99 << 10
         code = replace(CODE, array_bytes=array_bytes)
         (self.function,) = load_functions(0, code, (FILL,), deque())

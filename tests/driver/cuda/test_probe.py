@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from oxide.driver.cuda import probe as cuda_probe
-from oxide.driver.cuda.target import ptx_target
+from oxide.driver.cuda.contexts import ptx_target
 
 
 def test_a_missing_driver_library_is_a_reason_and_not_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

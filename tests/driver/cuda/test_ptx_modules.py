@@ -7,7 +7,7 @@ import struct
 import pytest
 
 pytest.importorskip("cuda.bindings.driver")
-from oxide.driver.cuda.ptx_modules import parameter_layout
+from oxide.driver.cuda.modules import parameter_layout
 from oxide_kernels import matvec_naive, sgemm_naive
 
 

@@ -9,16 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket
+from oxide.driver.cuda.launches import HostFunctions, ParameterPacket
 
 
 def test_the_pointers_to_the_parameters_stay_valid_as_long_as_the_packet() -> None:
-    packet = ParameterPacket(struct.pack("@QIxxxxd", 1, 2, 3.0))
-
-    address = packet.pointers((0, 8, 16))
+    packet = ParameterPacket(struct.pack("@QIxxxxd", 1, 2, 3.0), (0, 8, 16))
 
     others = [(ctypes.c_void_p * 3)(7, 7, 7) for _ in range(1000)]  # takes memory of that size that is free
-    first, second, third = (ctypes.c_void_p * 3).from_address(address)
+    first, second, third = (ctypes.c_void_p * 3).from_address(packet.address)
     assert ctypes.c_uint64.from_address(first).value == 1
     assert ctypes.c_uint32.from_address(second).value == 2
     assert ctypes.c_double.from_address(third).value == 3.0

@@ -461,7 +461,7 @@ REFUSED = [
     ("tensor.ldmatrix(d, SharedArray((8, 8), f64), (0, 0))", "tensor.ldmatrix moves elements of 8, 16 or 32 bits, not "
      "those of FragmentA((8, 4), f64); use tensor.load"),
     ("tensor.ldmatrix(a, s, (0, 0), n > 0)", "tensor.ldmatrix: transposed is the constant True or False, not bool_"),
-    ("tensor.ldmatrix(a, s)", "tensor.ldmatrix takes fragment, array, index and transposed"),
+    ("tensor.ldmatrix(a, s)", "tensor.ldmatrix takes (fragment, array, index, transposed), the last"),
     ("tensor.ldmatrix(s, s, (0, 0))", "tensor.ldmatrix: the fragment is a SharedArray((32, 40), f16); declare one, as "
      "FragmentA((16, 16), bf16)"),
     ("tensor.load(a, y, (0, 0))", "tensor.load reads a SharedArray, a Slice2 or a Slice3, not DisjointSlice2[f16] y"),

@@ -369,7 +369,7 @@ REFUSED = {
     "tensor.wait_stores(8)": "tensor.wait_stores: groups is a constant from 0 to 7, and read is True or False",
     "tensor.wait_stores(n)": "tensor.wait_stores: groups is a constant from 0 to 7, and read is True or False",
     "tensor.wait_stores(0, read=1)": "tensor.wait_stores: groups is a constant from 0 to 7, and read is True or False",
-    "tensor.wait_stores(0, True, 1)": "tensor.wait_stores takes (groups, read), both optional",
+    "tensor.wait_stores(0, True, 1)": "tensor.wait_stores takes (groups, read), the last two optional",
     "local[0] = w[0, 0, 0, 0]": (
         "w is a Slice4[f16], which has too many axes for an index: its elements are read by tensor.load_tile, and one "
         "by one through w.flat"

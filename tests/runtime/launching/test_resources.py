@@ -103,7 +103,7 @@ def test_the_cpu_device_says_that_it_has_no_such_resources() -> None:
 
 def test_spills_are_read_off_the_assemblers_log() -> None:
     pytest.importorskip("cuda.bindings.driver")
-    from oxide.driver.cuda.resources import spill_bytes
+    from oxide.driver.cuda.modules import spill_bytes
 
     log = """ptxas info    : Compiling entry function 'k' for 'sm_90'
 ptxas info    : Function properties for k

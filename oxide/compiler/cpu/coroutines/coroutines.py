@@ -53,7 +53,7 @@ from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
-from . import tensor_primitives, warpgroups
+from . import tensor_primitives
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -139,7 +139,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
     """Returns the primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
     symbols = kernel.module.functions
-    polls = warpgroups.polls(symbols)
+    polls = tensor_primitives.polls(symbols)
     values = {
         "read_launch": ir_file(__file__, "read_launch.ll"),
         "entry": entry,

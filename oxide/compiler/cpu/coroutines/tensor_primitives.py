@@ -1,235 +1,370 @@
-"""The primitives of ``oxide.tensor`` on the CPU, as LLVM IR: lanes publish addresses and read each other's elements.
-
-A lane publishes the address of its operands or of its row, suspends, and computes its own elements from the data that
-all lanes have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
+"""The primitives of ``oxide.tensor`` on the CPU, as LLVM IR: barriers, copies of tiles, products of warpgroups, and
+those of ``fragments.py``.
 
 ``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields, and *renders* a text: it
 replaces each such name by the field's address.
+
+A copy of a tile is made at its call. A product is computed at the call too, so a wait waits only for other threads.
+Each thread of a warpgroup adds the products to its own elements, in the order of k, and rounds each sum of floats to
+f32. Then the thread waits for the other threads of the warpgroup: on a GPU they begin a product together, so code after
+the call may rely on all of them having read the tiles. At a wait all threads of the warpgroup meet again, because on a
+GPU a product ends for all of them together. The elements of a left operand in registers come from the lanes that hold
+them, as for ``mma``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.source.fragment_layouts import Layout
+from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.tiled_parameters import MOST_AXES, TILE_COPIES, TileCopy
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 from oxide.language.types import NARROW
 
-from . import warpgroups
-from .elements import IR_TYPES, LOW_BITS, SUMS, added, element, low_bits, narrowed, widened
+from .fragments import COPY, LOW_BITS, SUMS, WHOLE_WARP, added, element, low_bits, moved_blocks, product
 
 _PREFIX = "oxide.tensor."
+_BARRIER = "oxide.tensor.barrier."
+_WGMMA = "oxide.tensor.wgmma."
+_WAIT = "oxide.tensor.wgmma_wait."
+
+ROW_BYTES = 128
+
+
+def polls(symbols: Collection[str]) -> bool:
+    """Returns whether a kernel uses ``tensor.Barrier`` or ``tensor.wgmma``. A thread that waits at such a barrier, or
+    for its warpgroup, polls: it suspends, and tests again when it is resumed."""
+    return any(symbol.startswith((_BARRIER, _WGMMA, _WAIT)) for symbol in symbols)
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the definitions of the primitives among ``symbols`` and of their helper functions, not yet rendered.
     Empty if there are no such primitives."""
     found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
-    texts = [LOW_BITS, _WHOLE_WARP, *warpgroups.definitions(symbols)] if found else []
+    texts = [LOW_BITS, WHOLE_WARP] if found else []
+    texts += [ir_file(__file__, "tensor_barriers.ll")] if polls(symbols) else []
+    texts += [_REMOTE_ARRIVE] if "oxide.cluster.arrive" in symbols else []
+    copies = {symbol: TileCopy.of(symbol) for symbol in found if symbol.startswith(TILE_COPIES)}
+    texts += [ir_file(__file__, "tile_copies.ll")] if copies else []
+    texts += [_ROUND] if any(copy.dtype == "tf32" for copy in copies.values()) else []
     for symbol in found:
-        if warpgroups.defines(symbol):
-            continue
-        match symbol.removeprefix(_PREFIX).split(".", 1):
-            case "mma", name:
-                texts.append(_product(symbol, *name.split(".")))
-            case "ldmatrix" | "stmatrix" as name, how:
-                count, _, transposed = how.removeprefix("x").partition(".")
-                texts.append(_blocks(symbol, name, int(count), bool(transposed)))
+        match symbol.removeprefix(_PREFIX).split("."):
+            case "mma", *shape_and_types:
+                texts.append(product(symbol, *shape_and_types))
+            case "ldmatrix" | "stmatrix" as name, how, *transposed:
+                texts.append(moved_blocks(symbol, name, int(how.removeprefix("x")), bool(transposed)))
             case "copy_async", size:
-                texts.append(_COPY.replace("<symbol>", symbol).replace("<size>", size))
+                texts.append(COPY.replace("<symbol>", symbol).replace("<size>", size))
+            case "wgmma", *_:
+                texts.append(_warpgroup_product(symbol))
+            case "wgmma_wait", *_:
+                texts.append(_MEET.replace("<symbol>", symbol))
+            case "load_tile" | "store_tile", *_:
+                texts.append(_tile_copy(symbol, copies[symbol]))
+            case "barrier", *_:
+                pass  # in ``tensor_barriers.ll``
             case _:  # a copy is done when its call returns, so other calls do nothing
                 texts.append(f"define void @{symbol}(ptr %context, i32 %site) alwaysinline {{\n  ret void\n}}")
     return texts
 
 
-_WHOLE_WARP = """
-declare void @oxide.assertion_failed(ptr, i32)
-declare double @llvm.fma.f64(double, double, double)
-; Returns whether all lanes of the warp are at one call. If not, it is a fault: what they published is not of one kind.
-; No lane changes its place before all have looked, as each waits there a second time.
-define internal i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site) alwaysinline {
-  %group = load i32, {{group[i32 %lane]}}
-  %all = icmp eq i32 %group, -1
-  %apart = call i32 @oxide.tensor.apart(ptr %block, i32 %site)
-  %one = icmp eq i32 %apart, 0
-  %together = and i1 %all, %one
-  br i1 %together, label %good, label %bad
-bad:
-  call void @oxide.assertion_failed(ptr %context, i32 %site)
-  ret i1 false
-good:
-  ret i1 true
+def conversions(symbols: Collection[str]) -> set[str]:
+    """Returns the conversions of numbers that the products among ``symbols`` call."""
+    products = (f"{_PREFIX}mma.", _WGMMA)
+    types = {part for symbol in symbols if symbol.startswith(products) for part in symbol.split(".")}
+    return {f"oxide.{each}.{way}" for each in types & NARROW.keys() for way in ("widen", "narrow")}
+
+
+# Barriers and products of warpgroups
+
+_MEET = """
+define void @<symbol>(ptr %context, ptr %c, i32 %site) alwaysinline {
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
+  ret void
 }
-; Returns 0 if all lanes are at one place in the source.
-define internal i32 @oxide.tensor.apart(ptr %block, i32 %site) noinline {
-entry:
-  br label %next
-next:
-  %lane = phi i32 [ 0, %entry ], [ %lane.next, %next ]
-  %apart = phi i32 [ 0, %entry ], [ %apart.next, %next ]
-  %place = load i32, {{site[i32 %lane]}}
-  %differs = xor i32 %place, %site
-  %apart.next = or i32 %apart, %differs
-  %lane.next = add i32 %lane, 1
-  %more = icmp ult i32 %lane.next, 32
-  br i1 %more, label %next, label %done
-done:
-  ret i32 %apart.next
-}
-; Returns what a lane has published, as an address.
-define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline {
-  %number = load i64, {{published[i32 %lane]}}
-  %address = inttoptr i64 %number to ptr
-  ret ptr %address
+"""
+
+_REMOTE_ARRIVE = """
+define void @oxide.cluster.arrive(ptr %context, ptr %barrier, i32 %rank, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %there = call ptr @oxide.cluster.place(ptr %block, ptr %barrier, i32 %rank)
+  call void @oxide.tensor.barrier.add(ptr %there, i32 -1, i32 0)
+  ret void
 }
 """
 
 
-# Products
-
-
-def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_: str) -> str:
-    """Defines the matrix product of one tile. The terms of an element are added in the order of k, and each sum is
-    rounded."""
-    height, width, depth = (int(part) for part in shape.removeprefix("m").replace("n", "k").split("k"))
-    a = Layout("FragmentA", height, depth, a_type)
-    c = Layout("Accumulator", height, width, c_type)
-    kind, sum_kind = IR_TYPES[c_type], SUMS[c_type]
-    word = a.word
-    numbers = range(c.length)
+def _warpgroup_product(symbol: str) -> str:
+    """Defines a product: a loop over the accumulator's tiles of 8 columns, and an inner loop along k."""
+    n, a_type, b_type, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
+    depth, total = DEPTHS[a_type] * int(steps), next(iter(PRODUCTS[a_type, b_type]))
+    kind = SUMS[total]
     lines = [
-        f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %c) noinline {{",
+        f"define internal void @{symbol}.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b) noinline {{",
         "entry:",
+        f"  %left = alloca [{2 * depth} x {kind}]",
+        "  %warp = lshr i32 %thread, 5",
+        "  %quarter = and i32 %warp, 3",
+        "  %top = shl i32 %quarter, 4",
+        "  %lane = and i32 %thread, 31",
         "  %group = lshr i32 %lane, 2",
-        "  %thread = and i32 %lane, 3",
         "  %first = shl i32 %group, 2",
-        "  %twice = shl i32 %thread, 1",
+        "  %row.0 = add i32 %top, %group",
+        "  %row.1 = add i32 %row.0, 8",
+        "  %in_group = and i32 %lane, 3",
+        "  %twice = shl i32 %in_group, 1",
+        "  br label %widen",
+        "widen:",
+        "  %w = phi i32 [ 0, %entry ], [ %w.next, %widen ]",
+        *(_holder(a_type) if a_order == "r" else []),
     ]
-    for i in numbers:
+    for i in range(2):
+        if a_order == "r":
+            lines += [
+                f"  %a.{i}.number = add i32 %held, {32 // BITS[a_type] * i}",
+                *element(a_type, f"%a.{i}", "%a.of", f"%a.{i}.number"),
+            ]
+        else:
+            lines += _of_tile(a_type, a_order, f"%a.{i}", "%a", f"%row.{i}", "%w")
         lines += [
-            f"  %c.{i}.at = getelementptr {kind}, ptr %c, i64 {i}",
-            f"  %c.{i}.raw = load {kind}, ptr %c.{i}.at",
-            *widened(c_type, f"%c.{i}", f"%c.{i}.raw"),
+            f"  %left.number.{i} = add i32 %w, {i * depth}",
+            f"  %left.to.{i} = getelementptr {kind}, ptr %left, i32 %left.number.{i}",
+            f"  store {kind} %a.{i}, ptr %left.to.{i}",
         ]
+    lines += [
+        "  %w.next = add i32 %w, 1",
+        f"  %w.more = icmp ult i32 %w.next, {depth}",
+        "  br i1 %w.more, label %widen, label %columns",
+        "columns:",
+        "  %j = phi i32 [ 0, %widen ], [ %j.next, %columns_done ]",
+        "  %j.first = shl i32 %j, 3",
+        "  %column.0 = add i32 %j.first, %twice",
+        "  %column.1 = add i32 %column.0, 1",
+        "  %elements = shl i32 %j, 2",
+    ]
+    for i in range(4):
+        lines += [
+            f"  %c.number.{i} = add i32 %elements, {i}",
+            f"  %c.at.{i} = getelementptr {kind}, ptr %c, i32 %c.number.{i}",
+            f"  %c.{i} = load {kind}, ptr %c.at.{i}",
+        ]
+    if b_order == "mn":  # the panel of 64 columns that has these columns
+        lines += [
+            "  %panel = lshr i32 %j, 3",
+            f"  %panel.offset = mul i32 %panel, {b_panel}",
+            "  %b.panel = getelementptr i8, ptr %b, i32 %panel.offset",
+            *(f"  %b.column.{i} = and i32 %column.{i}, 63" for i in range(2)),
+        ]
+    else:
+        lines += ["  %b.panel = getelementptr i8, ptr %b, i32 0"]
+        lines += [f"  %b.column.{i} = add i32 %column.{i}, 0" for i in range(2)]
+    zero = "0" if kind == "i32" else "0.0"
     lines += [
         "  br label %next",
         "next:",
-        "  %k = phi i32 [ 0, %entry ], [ %k.next, %next ]",
-        *(f"  %sum.{i} = phi {sum_kind} [ %c.{i}, %entry ], [ %sum.{i}.next, %next ]" for i in numbers),
-        f"  %word = udiv i32 %k, {word}",
-        *low_bits("%within", "%k", word - 1),
-        *low_bits("%place", "%word", 3),
-        "  %half = lshr i32 %word, 2",
-        "  %a.lane = add i32 %first, %place",
-        "  %a.pair = call ptr @oxide.tensor.published(ptr %block, i32 %a.lane)",
-        "  %a = load ptr, ptr %a.pair",
-        f"  %b.half = mul i32 %half, {word}",
-        "  %b.index = add i32 %b.half, %within",
+        "  %k = phi i32 [ 0, %columns ], [ %k.next, %next ]",
+        *(
+            f"  %sum.{i} = phi {kind} [ {f'%c.{i}' if how == 'add' else zero}, %columns ], [ %sum.{i}.next, %next ]"
+            for i in range(4)
+        ),
     ]
-    for upper in range(height // 8):  # the element of the row in each half of the tile
+    for i in range(2):
         lines += [
-            f"  %a.half.{upper} = mul i32 %half, {2 * word}",
-            f"  %a.base.{upper} = add i32 %a.half.{upper}, {upper * word}",
-            f"  %a.index.{upper} = add i32 %a.base.{upper}, %within",
-            *element(a_type, f"%a.{upper}", "%a", f"%a.index.{upper}"),
+            *_of_tile(b_type, b_order, f"%b.{i}", "%b.panel", f"%b.column.{i}", "%k"),
+            f"  %x.number.{i} = add i32 %k, {i * depth}",
+            f"  %x.at.{i} = getelementptr {kind}, ptr %left, i32 %x.number.{i}",
+            f"  %x.{i} = load {kind}, ptr %x.at.{i}",
         ]
-    for column in range(2):
-        lines += [
-            f"  %b.column.{column} = add i32 %twice, {column}",
-            f"  %b.first.{column} = shl i32 %b.column.{column}, 2",
-            f"  %b.lane.{column} = add i32 %b.first.{column}, %place",
-            f"  %b.pair.{column} = call ptr @oxide.tensor.published(ptr %block, i32 %b.lane.{column})",
-            f"  %b.at.{column} = getelementptr ptr, ptr %b.pair.{column}, i64 1",
-            f"  %b.of.{column} = load ptr, ptr %b.at.{column}",
-            *element(b_type, f"%b.{column}", f"%b.of.{column}", "%b.index"),
-        ]
-    for i in numbers:
-        lines += added(sum_kind, f"%sum.{i}.next", f"%sum.{i}", f"%a.{i // 2}", f"%b.{i % 2}")
+    for i in range(4):
+        lines += added(kind, f"%sum.{i}.next", f"%sum.{i}", f"%x.{i // 2}", f"%b.{i % 2}")
     lines += [
         "  %k.next = add i32 %k, 1",
-        f"  %more = icmp ult i32 %k.next, {depth}",
-        "  br i1 %more, label %next, label %done",
+        f"  %k.more = icmp ult i32 %k.next, {depth}",
+        "  br i1 %k.more, label %next, label %columns_done",
+        "columns_done:",
+        *(f"  store {kind} %sum.{i}.next, ptr %c.at.{i}" for i in range(4)),
+        "  %j.next = add i32 %j, 1",
+        f"  %j.more = icmp ult i32 %j.next, {int(n) // 8}",
+        "  br i1 %j.more, label %columns, label %done",
         "done:",
+        "  ret void",
+        "}",
+        (_OF_REGISTERS if a_order == "r" else _OF_TILES).replace("<symbol>", symbol),
     ]
-    for i in numbers:
-        lines += [*narrowed(c_type, f"%d.{i}", f"%sum.{i}.next"), f"  store {kind} %d.{i}, ptr %c.{i}.at"]
-    publish = """  %pair = alloca [2 x ptr]
-  store ptr %a, ptr %pair
-  %second = getelementptr ptr, ptr %pair, i64 1
-  store ptr %b, ptr %second
-  %address = ptrtoint ptr %pair to i64"""
-    return "\n".join([*lines, "  ret void", "}", _together(symbol, ("%c", "%a", "%b"), publish, "%c")])
+    return "\n".join(lines)
 
 
-def _together(symbol: str, pointers: tuple[str, ...], publish: str, own: str) -> str:
-    """Defines a primitive that all lanes of a warp call together. ``publish`` is the IR that computes the ``%address``
-    that a lane publishes. Then each lane calls ``symbol.lane`` with the pointer ``own``."""
-    listed = ", ".join(f"ptr {each}" for each in pointers)
-    return f"""
-define void @{symbol}(ptr %context, {listed}, i32 %site) alwaysinline {{
-{publish}
-  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
+_OF_TILES = """
+define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  call void @<symbol>.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b)
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
+  ret void
+}
+"""
+
+_OF_REGISTERS = """
+define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  %address = ptrtoint ptr %a to i64
+  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
-  br i1 %together, label %compute, label %done
-compute:
-  call void @{symbol}.lane(ptr %block, i32 %lane, ptr {own})
+  br i1 %together, label %multiply, label %done
+multiply:
+  call void @<symbol>.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b)
   br label %done
 done:
   call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
-  ret void
-}}
-"""
-
-
-# Moves of blocks, and copies
-
-
-def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
-    """Defines a move of blocks of 8 rows of 16 bytes. Row r of block b is at the address that lane ``8 * b + r`` has
-    published. Each lane holds word ``lane % 4`` of row ``lane // 4``. With ``transposed`` it holds instead element
-    ``lane // 4`` of row ``2 * (lane % 4)`` and of the next row."""
-    lines = [
-        f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %words) noinline {{",
-        "  %group = lshr i32 %lane, 2",
-        "  %thread = and i32 %lane, 3",
-        "  %twice = shl i32 %thread, 1",
-    ]
-    for block in range(count):
-        for half in range(2):
-            it = f"{block}.{half}"
-            row, place = f"add i32 %group, {8 * block}", f"add i32 %twice, {half}"
-            if transposed:
-                row, place = f"add i32 %twice, {8 * block + half}", "add i32 %group, 0"
-            own, other = f"%own.{it}", f"%element.{it}"
-            load, store = (other, own) if name == "ldmatrix" else (own, other)
-            lines += [
-                f"  %row.{it} = {row}",
-                f"  %place.{it} = {place}",
-                f"  %start.{it} = call ptr @oxide.tensor.published(ptr %block, i32 %row.{it})",
-                f"  {other} = getelementptr i16, ptr %start.{it}, i32 %place.{it}",
-                f"  {own} = getelementptr i16, ptr %words, i64 {2 * block + half}",
-                f"  %moved.{it} = load i16, ptr {load}",
-                f"  store i16 %moved.{it}, ptr {store}",
-            ]
-    publish = "  %address = ptrtoint ptr %row to i64"
-    return "\n".join([*lines, "  ret void", "}", _together(symbol, ("%row", "%words"), publish, "%words")])
-
-
-_COPY = """
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %site) alwaysinline {
-  %bytes = zext i32 %taken to i64
-  call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 <size>, i1 false)
-  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
   ret void
 }
 """
 
 
-def conversions(symbols: Collection[str]) -> set[str]:
-    """Returns the conversions of numbers that the products among ``symbols`` call."""
-    types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
-    types |= warpgroups.operand_types(symbols)
-    return {f"oxide.{each}.{way}" for each in types & NARROW.keys() for way in ("widen", "narrow")}
+def _holder(dtype: str) -> list[str]:
+    """Returns the IR that computes the lane that holds position ``%w`` along k of this thread's first row, and the
+    number of the element in that lane. A word of the fragment holds as many elements as fit 32 bits, and a row of a
+    tile has eight words."""
+    word = 32 // BITS[dtype]
+    return [
+        f"  %w.tile = lshr i32 %w, {(8 * word).bit_length() - 1}",
+        f"  %w.word = lshr i32 %w, {word.bit_length() - 1}",
+        *low_bits("%w.thread", "%w.word", 3),
+        "  %holder = add i32 %first, %w.thread",
+        "  %a.of = call ptr @oxide.tensor.published(ptr %block, i32 %holder)",
+        "  %w.fourth = lshr i32 %w.word, 2",
+        *low_bits("%w.upper", "%w.fourth", 1),
+        *low_bits("%w.within", "%w", word - 1),
+        f"  %tile.first = mul i32 %w.tile, {4 * word}",
+        f"  %upper.first = mul i32 %w.upper, {2 * word}",
+        "  %in_tile = add i32 %tile.first, %upper.first",
+        "  %held = add i32 %in_tile, %w.within",
+    ]
+
+
+def _of_tile(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
+    """Returns the IR that loads an element of an operand. ``across`` is its row or column in the result, and
+    ``product`` its position along k."""
+    row, column = (across, product) if order == "k" else (product, across)
+    columns = ROW_BYTES * 8 // BITS[dtype]
+    return [
+        f"  {name}.row = mul i32 {row}, {columns}",
+        f"  {name}.low = and i32 {row}, 7",
+        f"  {name}.exchanged = mul i32 {name}.low, {columns // 8}",
+        f"  {name}.place = xor i32 {column}, {name}.exchanged",
+        f"  {name}.number = add i32 {name}.row, {name}.place",
+        *element(dtype, name, operand, f"{name}.number"),
+    ]
+
+
+# Copies of tiles
+
+
+def _tile_copy(symbol: str, copy: TileCopy) -> str:
+    axes = range(copy.axes)
+    lengths, places = [f"i64 %length.{axis}" for axis in axes], [f"i64 %place.{axis}" for axis in axes]
+    numbers = ", ".join([*lengths, *places])
+    lines = _rows(copy) if copy.swizzled and not copy.stores else _box(copy)
+    if copy.stores:
+        return _definition(symbol, numbers, "i32 %site", lines)
+    if copy.dtype == "tf32":
+        lines.append(f"  call void @oxide.tensor.round(ptr %tile, i64 {copy.bytes // 4})")
+    lines.append(f"  call void @oxide.tensor.barrier.add(ptr %barrier, i32 0, i32 -{copy.bytes})")
+    if not copy.many:
+        return _definition(symbol, numbers, "ptr %barrier, i32 %site", lines)
+    one = _definition(f"{symbol}.one", numbers, "ptr %barrier, i32 %site", lines)
+    return one + _TO_MANY.replace("<symbol>", symbol).replace("<numbers>", numbers)
+
+
+def _definition(symbol: str, numbers: str, rest: str, lines: list[str]) -> str:
+    head = f"define void @{symbol}(ptr %context, ptr %tile, ptr %data, {numbers}, {rest}) alwaysinline {{"
+    return "\n".join([head, *lines, "  ret void", "}", ""])
+
+
+def _rows(copy: TileCopy) -> list[str]:
+    """Returns the IR that copies rows of one matrix in a stack of matrices to a swizzled tile. If the matrix's number
+    is outside the stack, the matrix counts as one without rows."""
+    height, width = copy.axes - 2, copy.axes - 1
+    lines = ["  %number.0 = add i64 0, 0", "  %there.0 = icmp eq i64 0, 0"]
+    for axis in range(height):
+        lines += [
+            f"  %inside.{axis} = icmp ult i64 %place.{axis}, %length.{axis}",
+            f"  %there.{axis + 1} = and i1 %there.{axis}, %inside.{axis}",
+            f"  %before.{axis} = mul i64 %number.{axis}, %length.{axis}",
+            f"  %number.{axis + 1} = add i64 %before.{axis}, %place.{axis}",
+        ]
+    lines += [
+        f"  %known = select i1 %there.{height}, i64 %number.{height}, i64 0",
+        f"  %height = select i1 %there.{height}, i64 %length.{height}, i64 0",
+        f"  %rows.before = mul i64 %known, %length.{height}",
+        f"  %elements = mul i64 %rows.before, %length.{width}",
+        f"  %bytes = mul i64 %elements, {copy.itemsize}",
+        "  %matrix = getelementptr i8, ptr %data, i64 %bytes",
+        f"  call void @oxide.tensor.copy_tile(ptr %tile, ptr %matrix, i64 %height, i64 %length.{width},",
+        f"    i64 %place.{height}, i64 %place.{width}, i64 {copy.sides[height]}, i64 {copy.itemsize})",
+    ]
+    return lines
+
+
+def _box(copy: TileCopy) -> list[str]:
+    """Returns the IR that copies a tile with a side for each of five axes. If the array has fewer axes, the first axes
+    have length 1."""
+    more = MOST_AXES - copy.axes
+    lengths = ["i64 1"] * more + [f"i64 %length.{axis}" for axis in range(copy.axes)]
+    places = ["i64 0"] * more + [f"i64 %place.{axis}" for axis in range(copy.axes)]
+    sides = [f"i64 {side}" for side in (1,) * more + copy.sides]
+    flags = [f"i1 {str(flag).lower()}" for flag in (copy.swizzled, copy.stores)]
+    given = ", ".join([f"i64 {copy.itemsize}", *flags, *lengths, *places, *sides])
+    return [f"  call void @oxide.tensor.copy_box(ptr %tile, ptr %data, {given})"]
+
+
+_TO_MANY = """
+define void @<symbol>(ptr %context, ptr %tile, ptr %data, <numbers>, i32 %mask, ptr %barrier, i32 %site) noinline {
+entry:
+  %block = call ptr @oxide.block(ptr %context)
+  br label %look
+look:
+  %left = phi i32 [ %mask, %entry ], [ %left.next, %next ]
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %done, label %next
+next:
+  %rank = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %there = call ptr @oxide.cluster.place(ptr %block, ptr %tile, i32 %rank)
+  %counted = call ptr @oxide.cluster.place(ptr %block, ptr %barrier, i32 %rank)
+  call void @<symbol>.one(ptr %context, ptr %there, ptr %data, <numbers>, ptr %counted, i32 %site)
+  %less = sub i32 %left, 1
+  %left.next = and i32 %left, %less
+  br label %look
+done:
+  ret void
+}
+"""
+
+_ROUND = """
+; Rounds floats to tf32, to nearest with ties to even, as the copy engine does. Infinities and NaNs stay.
+define internal void @oxide.tensor.round(ptr %elements, i64 %count) noinline {
+entry:
+  br label %next
+next:
+  %number = phi i64 [ 0, %entry ], [ %number.next, %next ]
+  %at = getelementptr i32, ptr %elements, i64 %number
+  %bits = load i32, ptr %at
+  %last = lshr i32 %bits, 13
+  %odd = and i32 %last, 1
+  %half = add i32 %odd, 4095
+  %more = add i32 %bits, %half
+  %near = and i32 %more, -8192
+  %size = and i32 %bits, 2147483647
+  %finite = icmp ult i32 %size, 2139095040
+  %rounded = select i1 %finite, i32 %near, i32 %bits
+  store i32 %rounded, ptr %at
+  %number.next = add i64 %number, 1
+  %again = icmp ult i64 %number.next, %count
+  br i1 %again, label %next, label %done
+done:
+  ret void
+}
+"""

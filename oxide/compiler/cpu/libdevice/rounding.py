@@ -14,6 +14,7 @@ required rounding mode, computes this operation.
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 
 _OPERATIONS = ("add", "sub", "mul", "div", "rcp", "sqrt")
 _SOURCES = ("double", "int", "uint", "ll", "ull")
@@ -40,7 +41,7 @@ def _arithmetic(symbol: str, kind: str, operation: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind]
     if how == "n":  # the other operations are IR instructions
         plain = {"rcp": f"fdiv {name} 1.0, %p0", "sqrt": f"call {name} @llvm.sqrt.{suffix}({name} %p0)"}.get(operation)
-        return [*_DECLARATIONS, _function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
+        return [*_DECLARATIONS, function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
     lines, operands = _wide(kind, 1 if operation in ("rcp", "sqrt") else 2)
     if operation == "sub":
         lines.append(f"%minus = fneg double {operands[1]}")
@@ -57,7 +58,7 @@ def _fused(symbol: str, kind: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind or "d"]
     if how == "n":
         call = f"%r = call {name} @llvm.fma.{suffix}({name} %p0, {name} %p1, {name} %p2)"
-        return [*_DECLARATIONS, _function(symbol, name, (name,) * 3, [call])]
+        return [*_DECLARATIONS, function(symbol, name, (name,) * 3, [call])]
     if kind == "f":
         lines, (a, b, c) = _wide("f", 3)
         lines.append(f"%product = fmul double {a}, {b}")  # exact
@@ -79,7 +80,7 @@ def _fused(symbol: str, kind: str, how: str) -> list[str]:
 def _conversion(symbol: str, source: str, target: str, how: str) -> list[str]:
     if source == "double":
         line = f"%r = call float @oxide.narrow.{how}(double %p0)"
-        return [*_narrow(how), _function(symbol, "float", ("double",), [line])]
+        return [*_narrow(how), function(symbol, "float", ("double",), [line])]
     convert = "uitofp" if source[0] == "u" else "sitofp"
     if source in ("int", "uint"):
         return _rounded(symbol, target[0], how, ("i32",), [], f"{convert} i32 %p0 to double")
@@ -105,12 +106,13 @@ def _rounded(symbol: str, kind: str, how: str, parameters: tuple[str, ...], line
     """Returns the function ``symbol`` and its callees. The function computes a double by ``lines`` and then ``last``.
     For the ``kind`` "f" it returns the double rounded to a float."""
     if kind == "d":
-        return [_function(symbol, "double", parameters, [*lines, f"%r = {last}"])]
+        return [function(symbol, "double", parameters, [*lines, f"%r = {last}"])]
     lines = [*lines, f"%wide = {last}", f"%r = call float @oxide.narrow.{how}(double %wide)"]
-    return [*_narrow(how), _function(symbol, "float", parameters, lines)]
+    return [*_narrow(how), function(symbol, "float", parameters, lines)]
 
 
-def _function(symbol: str, result: str, parameters: tuple[str, ...], lines: list[str]) -> str:
+def function(symbol: str, result: str, parameters: Sequence[str], lines: list[str]) -> str:
+    """Returns the definition of a function with the parameters ``%p0`` and so on, whose ``lines`` compute ``%r``."""
     listed = ", ".join(f"{kind} %p{number}" for number, kind in enumerate(parameters))
     body = "\n".join(f"  {line}" for line in [*lines, f"ret {result} %r"])
     return f"define {result} @{symbol}({listed}) alwaysinline {{\n{body}\n}}"

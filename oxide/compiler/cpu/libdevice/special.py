@@ -1,4 +1,4 @@
-"""libdevice's functions on the CPU that neither the C library nor ``integer_words.py`` has, such as ``sinpi`` and
+"""libdevice's functions on the CPU that neither the C library nor ``libm.py`` has, such as ``sinpi`` and
 ``erfinv``.
 
 Functions of real numbers are computed in doubles. So the functions of floats are exact to about one bit, and the

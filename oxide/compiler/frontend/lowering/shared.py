@@ -58,6 +58,11 @@ class BlockArrayType(types.Type):  # type: ignore[misc]
 address(BlockArrayType)
 
 
+def is_shared(kind: Any) -> bool:
+    """Returns whether a type is that of a static shared array."""
+    return isinstance(kind, BlockArrayType) and kind.kind == "SharedArray"
+
+
 def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
     name = declaration.__name__
 

@@ -1,24 +1,31 @@
-"""``tensor.Barrier`` as PTX's ``mbarrier``. A barrier uses 8 of the 16 bytes that it occupies."""
+"""``tensor.Barrier`` as PTX's ``mbarrier``, and ``tensor.cluster`` as clusters of blocks and distributed shared memory.
+
+A barrier uses 8 of the 16 bytes that it occupies. A place in another block's shared memory is a generic address, so
+that ordinary loads, stores and atomics work on ``remote`` arrays. Barriers in another block are reached by addresses of
+32 bits, which PTX's ``mbarrier`` takes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
-_PREFIX = "oxide.tensor.barrier."
+from oxide.driver.base import Dim3
 
 
-def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions for a kernel with these symbols, or "" if the kernel has no barriers."""
-    if not any(symbol.startswith(_PREFIX) for symbol in symbols):
-        return ""
-    return _BARRIERS.replace("<acquire>", ".acquire.cluster" if writes_other_blocks(symbols) else "")
-
-
-def writes_other_blocks(symbols: Collection[str]) -> bool:
-    """Returns whether a kernel may write other blocks' shared memory and arrive at their Barriers. Only in such a
-    kernel do arrivals and waits have cluster scope. This scope makes the writes of other blocks' threads visible, but
-    doubles the time of a product's step. Copies and products need no cluster scope to be ordered."""
-    return "oxide.cluster.map" in symbols and "oxide.cluster.arrive" in symbols
+def definitions(symbols: Collection[str], cluster: Dim3 | None) -> list[str]:
+    """Returns the definitions for a kernel with these symbols and clusters of this shape."""
+    # Only in a kernel that may write other blocks' shared memory and arrive at their Barriers do arrivals and waits
+    # have cluster scope. This scope makes the writes of other blocks' threads visible, but doubles the time of a
+    # product's step. Copies and products need no cluster scope to be ordered.
+    scoped = "oxide.cluster.map" in symbols and "oxide.cluster.arrive" in symbols
+    texts = []
+    if any(symbol.startswith("oxide.tensor.barrier.") for symbol in symbols):
+        texts.append(_BARRIERS.replace("<acquire>", ".acquire.cluster" if scoped else ""))
+    if cluster is not None and any(symbol.startswith("oxide.cluster.") for symbol in symbols):
+        text = _CLUSTERS.replace("<size>", str(math.prod(cluster)))
+        texts.append(text.replace("<release>", ".release.cluster" if scoped else ""))
+    return texts
 
 
 _BARRIERS = """
@@ -74,6 +81,42 @@ poll:
   %waits = icmp eq i32 %over, 0
   br i1 %waits, label %poll, label %passed
 passed:
+  ret void
+}
+"""
+
+_CLUSTERS = """
+declare i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()
+declare void @llvm.nvvm.barrier.cluster.arrive() convergent
+declare void @llvm.nvvm.barrier.cluster.arrive.relaxed() convergent
+declare void @llvm.nvvm.barrier.cluster.wait() convergent
+declare ptr @llvm.nvvm.mapa(ptr, i32)
+define i32 @oxide.cluster.rank(ptr %context, i32 %site) alwaysinline {
+  %rank = call i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()
+  ret i32 %rank
+}
+define i32 @oxide.cluster.size(ptr %context, i32 %site) alwaysinline {
+  ret i32 <size>
+}
+define void @oxide.cluster.barrier(ptr %context, i32 %site) alwaysinline convergent {
+  call void @llvm.nvvm.barrier.cluster.arrive() convergent
+  call void @llvm.nvvm.barrier.cluster.wait() convergent
+  ret void
+}
+define void @oxide.cluster.meeting(ptr %context, i32 %site) alwaysinline convergent {
+  call void @llvm.nvvm.barrier.cluster.arrive.relaxed() convergent
+  call void @llvm.nvvm.barrier.cluster.wait() convergent
+  ret void
+}
+define ptr @oxide.cluster.map(ptr %context, ptr %address, i32 %rank, i32 %site) alwaysinline {
+  %there = call ptr @llvm.nvvm.mapa(ptr %address, i32 %rank)
+  ret ptr %there
+}
+define void @oxide.cluster.arrive(ptr %context, ptr %barrier, i32 %rank, i32 %site) alwaysinline {
+  %address = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  call void asm sideeffect
+    "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; mbarrier.arrive<release>.shared::cluster.b64 _, [a]; }",
+    "r,r,~{memory}"(i32 %address, i32 %rank)
   ret void
 }
 """

@@ -102,7 +102,7 @@ def entry_parameter(number: int) -> str:
     return f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map.{number}'
 
 
-def definitions(symbols: Collection[str]) -> str:
+def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the definitions of the copies, and of the fences and waits for stores, for a kernel with these
     symbols."""
     copies = {_name(copy): copy for copy in (TileCopy.of(each) for each in symbols if each.startswith(TILE_COPIES))}
@@ -114,7 +114,7 @@ def definitions(symbols: Collection[str]) -> str:
         elif symbol.startswith(_WAIT):
             groups, what = symbol.removeprefix(_WAIT).split(".")
             texts.append(_plain(symbol, f"cp.async.bulk.wait_group{'.read' * (what == 'read')} {groups};"))
-    return "\n".join(texts)
+    return texts
 
 
 _WAIT = "oxide.tensor.wait_stores."

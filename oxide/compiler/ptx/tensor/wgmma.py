@@ -34,7 +34,7 @@ def moves_registers(symbols: Collection[str]) -> bool:
     return any(symbol.startswith(_REGISTERS) for symbol in symbols)
 
 
-def definitions(symbols: Collection[str]) -> str:
+def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the definitions of the primitives among ``symbols``."""
     texts = []
     for symbol in sorted(symbols):
@@ -49,7 +49,7 @@ def definitions(symbols: Collection[str]) -> str:
                 f'  call void asm sideeffect "setmaxnreg.{how}.sync.aligned.u32 {count};", "~{{memory}}"() convergent\n'
                 "  ret void\n}"
             )
-    return "\n".join(texts)
+    return texts
 
 
 _WORDS = {"f32": ("float", "=f"), "i32": ("i32", "=r")}

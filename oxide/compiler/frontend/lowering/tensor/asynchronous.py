@@ -11,92 +11,61 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.typing.templates import AbstractTemplate, signature
+from numba.cuda.typing.templates import signature
 
-from oxide.compiler.frontend.lowering.primitives import call_primitive, register, site
-from oxide.compiler.frontend.lowering.registry import (
-    bound,
-    first_parameters,
-    lowering_registry,
-    note,
-    note_first,
-    typing_registry,
-    value_if,
-)
-from oxide.compiler.frontend.lowering.shared import check_index, locate
+from oxide.compiler.frontend.lowering.primitives import register
+from oxide.compiler.frontend.lowering.registry import lowering_registry, value_if
+from oxide.compiler.frontend.lowering.shared import check_index, is_shared, locate
 from oxide.compiler.frontend.lowering.slices import SliceType, check_indices, element_of
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
 from oxide.compiler.primitives.table import NONE, Primitive, returning
-from oxide.language.tensor.copies import commit, copy_async, wait
+from oxide.language.tensor.fragments import commit, copy_async, wait
 
-from .fragments import BYTES, constant
-from .matrices import is_shared
+from ..primitives import call_primitive, site
+from .fragments import constant
+from .rules import BYTE_POINTER, VOID, emitted, typed
 
 _NARROW = ir.IntType(32)
-_VOID = ir.VoidType()
 _SIZES = (4, 8, 16)
-_MOST_GROUPS = 7
 
 
-@typing_registry.register_global(copy_async)
-class CopyAsync(AbstractTemplate):  # type: ignore[misc]
-    prefer_literal = True
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        names = ("array", "index", "source", "source_index", "count")
-        given = bound(names, args, kws)
-        if given is None:
-            note(f"tensor.copy_async takes {', '.join(names)}")
-            return None
-        array, source, count = given["array"], given["source"], given["count"]
-        if not is_shared(array):
-            note(f"tensor.copy_async copies to a SharedArray, not to {display(array)}")
-            return None
-        if not _is_source(source):
-            note(f"tensor.copy_async copies from a Slice, a Slice2 or a Slice3, not from {display(source)}")
-            return None
-        if source.dtype != array.dtype:
-            kinds = f"{display(source.dtype)}, and {array.shown} of {display(array.dtype)}"
-            note(f"tensor.copy_async: {source.parameter} has elements of {kinds}; the two are the same")
-            return None
-        if not isinstance(count, types.IntegerLiteral):
-            # numba tries a second time without the values of constants, so only the note of the first time has the
-            # reason.
-            note_first(f"tensor.copy_async: the count is a constant, not {display(count)}")
-            return None
-        size = _bytes_of(self.context, array.dtype)
-        if count.literal_value * size not in _SIZES:
-            fitting = ", ".join(str(each // size) for each in _SIZES if each >= size)
-            note(
-                f"tensor.copy_async copies 4, 8 or 16 bytes, and {count.literal_value} elements of "
-                f"{display(array.dtype)} take {count.literal_value * size}; the count is one of {fitting}"
-            )
-            return None
-        moved, row = int(count.literal_value) * size, array.shape[-1] * size
-        if array.ndim > 1 and row % moved:
-            note(f"tensor.copy_async needs rows of a multiple of {moved} bytes, and those of {array.shown} have {row}")
-            return None
-        index, source_index = types.unliteral(given["index"]), types.unliteral(given["source_index"])
-        if not check_index(array, index) or not check_indices(source, source_index):
-            return None
-        found = signature(types.none, array, index, source, source_index, count)
-        return found.replace(pysig=first_parameters(copy_async, 5))
+@typed(copy_async)
+def _copy_async(array: Any, index: Any, source: Any, source_index: Any, count: Any) -> Any:
+    if not is_shared(array):
+        return f"tensor.copy_async copies to a SharedArray, not to {display(array)}"
+    if not (isinstance(source, SliceType) and source.kind == "slice"):
+        return f"tensor.copy_async copies from a Slice, a Slice2 or a Slice3, not from {display(source)}"
+    if source.dtype != array.dtype:
+        kinds = f"{display(source.dtype)}, and {array.shown} of {display(array.dtype)}"
+        return f"tensor.copy_async: {source.parameter} has elements of {kinds}; the two are the same"
+    if not isinstance(count, types.IntegerLiteral):
+        return f"tensor.copy_async: the count is a constant, not {display(count)}"
+    size = _bytes_of(array.dtype)
+    if count.literal_value * size not in _SIZES:
+        fitting = ", ".join(str(each // size) for each in _SIZES if each >= size)
+        return (
+            f"tensor.copy_async copies 4, 8 or 16 bytes, and {count.literal_value} elements of "
+            f"{display(array.dtype)} take {count.literal_value * size}; the count is one of {fitting}"
+        )
+    moved, row = int(count.literal_value) * size, array.shape[-1] * size
+    if array.ndim > 1 and row % moved:
+        return f"tensor.copy_async needs rows of a multiple of {moved} bytes, and those of {array.shown} have {row}"
+    place, source_place = types.unliteral(index), types.unliteral(source_index)
+    if not check_index(array, place) or not check_indices(source, source_place):
+        return ""
+    return signature(types.none, array, place, source, source_place, count)
 
 
-def _is_source(kind: Any) -> bool:
-    return isinstance(kind, SliceType) and kind.kind == "slice"
-
-
-def _bytes_of(context: Any, dtype: Any) -> int:
+def _bytes_of(dtype: Any) -> int:
     return 1 if isinstance(dtype, types.Boolean) else int(dtype.bitwidth) // 8
 
 
 @lowering_registry.lower(copy_async, types.Any, types.Any, types.Any, types.Any, types.Any)
 def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     array, index_type, source, source_index_type, count_type = sig.args
-    count, size = int(count_type.literal_value), _bytes_of(context, array.dtype)
+    count, size = int(count_type.literal_value), _bytes_of(array.dtype)
     moved = count * size
     inside, offset = locate(context, builder, array, index_type, args[1])
     end_type, end = end_of(builder, index_type, args[1], constant(count - 1))
@@ -105,18 +74,28 @@ def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     bits = builder.mul(offset, constant(size))
     good = builder.and_(inside, aligned(builder, bits, moved, "tensor.copy_async()", problem))
     place = site(builder, "tensor.copy_async()")
-    data, parts, lengths = _source(context, builder, source, args[2], source_index_type, args[3])
-    *rows, (column, length) = list(zip(parts, lengths, strict=True))
+    data, source_offset, places = element_of(context, builder, source, args[2], source_index_type, args[3])
+    *rows, (column, length) = places
     within = ir.Constant(ir.IntType(1), 1)
     for part, axis_length in rows:
         within = builder.and_(within, builder.icmp_unsigned("<", part, axis_length))
-    source_offset = None
-    for part, axis_length in zip(parts, lengths, strict=True):
-        source_offset = part if source_offset is None else builder.add(builder.mul(source_offset, axis_length), part)
     address_low = address_bits(context, builder, source, data, source_offset, column, length, count)
     is_multiple = builder.icmp_unsigned("==", builder.and_(address_low, constant(moved - 1)), constant(0))
     is_easy = builder.and_(is_multiple, builder.icmp_signed(">=", column, constant(0)))
     target = builder.gep(args[0], [offset])
+    zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
+
+    def element(step: Any) -> Any:
+        """Returns an element of the source, or a zero if it is outside of the source."""
+        there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
+
+        def load() -> Any:
+            loaded = builder.load(builder.gep(data, [builder.add(source_offset, step)]))
+            mark_unchecked(builder, loaded)
+            return loaded
+
+        return value_if(builder, there, load, zero)
+
     with builder.if_then(good, likely=True), builder.if_else(is_easy, likely=True) as (then, otherwise):
         with then:
             left = builder.sub(length, column)
@@ -125,71 +104,25 @@ def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             inside_row = builder.select(whole, constant(count), builder.select(none, constant(0), left))
             elements = builder.select(within, inside_row, constant(0))
             taken = builder.trunc(builder.mul(elements, constant(size)), _NARROW)
-            addresses = [builder.bitcast(each, BYTES) for each in (target, builder.gep(data, [source_offset]))]
-            copy = call_primitive(builder, _VOID, f"oxide.tensor.copy_async.{moved}", (*addresses, taken), place)
+            addresses = [builder.bitcast(each, BYTE_POINTER) for each in (target, builder.gep(data, [source_offset]))]
+            copy = call_primitive(builder, VOID, f"oxide.tensor.copy_async.{moved}", (*addresses, taken), place)
             mark_unchecked(builder, copy)  # the copy reads only bytes inside the source
         with otherwise:
-            for number in range(count):
-                _move(context, builder, array, target, data, source_offset, within, column, length, number)
+            for step in map(constant, range(count)):
+                builder.store(element(step), builder.gep(target, [step]))
     return context.get_dummy_value()
-
-
-def _move(
-    context: Any,
-    builder: Any,
-    array: Any,
-    target: Any,
-    data: Any,
-    offset: Any,
-    within: Any,
-    column: Any,
-    length: Any,
-    number: int,
-) -> None:
-    """Copies one element to shared memory, or a zero if the element is outside of the source."""
-    step = constant(number)
-    there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
-    zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
-
-    def load() -> Any:
-        loaded = builder.load(builder.gep(data, [builder.add(offset, step)]))
-        mark_unchecked(builder, loaded)
-        return loaded
-
-    builder.store(value_if(builder, there, load, zero), builder.gep(target, [step]))
-
-
-def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
-    """Returns the address of a slice's first element, the indices of the axes, and the lengths of the axes."""
-    data, _, places = element_of(context, builder, kind, value, index_type, index)
-    parts, lengths = zip(*places, strict=True)
-    return data, parts, lengths
 
 
 register(Primitive(commit, returning(NONE), has_site=True))
 
 
-@typing_registry.register_global(wait)
-class Wait(AbstractTemplate):  # type: ignore[misc]
-    prefer_literal = True
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = [*args, *dict(kws or {}).values()]
-        if len(given) > 1 or not set(kws or {}) <= {"groups"}:
-            note("tensor.wait takes the number of groups that may still be on their way")
-            return None
-        known = all(isinstance(each, types.IntegerLiteral) and each.literal_value >= 0 for each in given)
-        if not known:
-            note_first(f"tensor.wait takes a constant number of groups, 0 or more, not {display(given[0])}")
-            return None
-        return signature(types.none, *given).replace(pysig=first_parameters(wait, len(given)))
+@typed(wait)
+def _wait(groups: Any) -> Any:
+    if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
+        return f"tensor.wait takes a constant number of groups, 0 or more, not {display(groups)}"
+    return signature(types.none, groups)
 
 
+@lowering_registry.lower(wait, types.Any)
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    groups = int(sig.args[0].literal_value) if sig.args else 0
-    call_primitive(builder, _VOID, f"oxide.tensor.wait.{groups}", (), site(builder, "tensor.wait()"))
-    return context.get_dummy_value()
-
-
-lowering_registry.lower(wait)(_lower_wait)
-lowering_registry.lower(wait, types.Any)(_lower_wait)
+    return emitted(context, builder, f"oxide.tensor.wait.{sig.args[0].literal_value}", "tensor.wait()")

@@ -10,101 +10,164 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from llvmlite import ir
-from numba.cuda import types
-from numba.cuda.typing.templates import AbstractTemplate, signature
+from numba.cuda import cgutils, types
+from numba.cuda.typing.templates import signature
 
 from oxide.compiler.frontend.lowering.common import check_value
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
-from oxide.compiler.frontend.lowering.registry import bound, first_parameters, lowering_registry, note, typing_registry
+from oxide.compiler.frontend.lowering.registry import lowering_registry, proxy
+from oxide.compiler.frontend.lowering.shared import check_index, is_shared
+from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, index_parts
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import aligned
 from oxide.compiler.source.fragment_layouts import BITS, Layout
-from oxide.language.tensor.copies import ldmatrix, load, stmatrix, store
+from oxide.language.tensor.fragments import ldmatrix, load, stmatrix, store
 
-from .fragments import BYTES, FragmentType, constant, element_at, lane_of, lane_share
-from .matrices import (
-    Matrix,
-    extent,
-    is_constant_truth,
-    is_matrix,
-    is_shared,
-    is_slice,
-    locate_matrix,
-    name_of,
-    same_dtype,
-)
-from .mma import whole_warp
-from .shared_tiles import TilesType, swizzled
+from .fragments import WORD, FragmentType, constant, element_at, lane_of, lane_share, whole_warp
+from .rules import BYTE_POINTER, VOID, typed
+from .shared_tiles import TilesType, swizzled, takes_index
 
-_VOID = ir.VoidType()
 _ROW_BYTES = 16
 
 
-def _typed(function: Any, problem: Callable[..., bool]) -> None:
+def _typed(function: Any, problem: Callable[..., str | None]) -> None:
     """Registers the typing of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
-    ``transposed``. ``problem`` adds a note and returns True if it refuses the arguments."""
+    ``transposed``. ``problem`` returns the reason why it refuses the arguments, or None."""
     name = function.__name__
     names = tuple(inspect.signature(function).parameters)
 
-    @typing_registry.register_global(function)
-    class Template(AbstractTemplate):  # type: ignore[misc]
-        prefer_literal = True
-
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = bound(names, args, kws, optional=len(names) - 3)
-            if given is None:
-                note(f"tensor.{name} takes {', '.join(names[:3])}" + " and transposed" * (len(names) > 3))
-                return None
-            fragment, array, index = (given[each] for each in ("fragment", "array", "index"))
-            if not isinstance(fragment, FragmentType):
-                note(f"tensor.{name}: the fragment is a {display(fragment)}; declare one, as FragmentA((16, 16), bf16)")
-                return None
-            plain = types.unliteral(index)
-            transposed = given.get("transposed")
-            if transposed is not None and not is_constant_truth(name, transposed):
-                return None
-            if problem(name, fragment, array, plain, _truth(transposed)):
-                return None
-            every = [plain if each == "index" else given[each] for each in names[: len(given)]]
-            return signature(types.none, *every).replace(pysig=first_parameters(function, len(given)))
+    @typed(function)
+    def rule(*kinds: Any) -> Any:
+        given = dict(zip(names, kinds, strict=True))
+        fragment, transposed = given["fragment"], given.get("transposed", types.literal(False))
+        index = given["index"] = types.unliteral(given["index"])
+        if not isinstance(fragment, FragmentType):
+            return f"tensor.{name}: the fragment is a {display(fragment)}; declare one, as FragmentA((16, 16), bf16)"
+        if not isinstance(transposed, types.BooleanLiteral):
+            return f"tensor.{name}: transposed is the constant True or False, not {display(transposed)}"
+        found = problem(name, fragment, given["array"], index, transposed.literal_value)
+        return signature(types.none, *given.values()) if found is None else found
 
 
-def _truth(transposed: Any) -> bool:
-    return transposed is not None and bool(transposed.literal_value)
+# Matrices in memory
+
+
+def _name_of(kind: Any) -> str:
+    """Returns the name of an array for messages: the parameter's name, or a shared array's type."""
+    if isinstance(kind, TilesType):
+        return str(kind.name)
+    return str(kind.parameter if isinstance(kind, SliceType) else kind.shown)
+
+
+def _is_slice(kind: Any, *kinds: str) -> bool:
+    """Returns whether a type is a slice of two axes or more, of one of the ``kinds``."""
+    return isinstance(kind, SliceType) and kind.ndim > 1 and kind.kind in kinds
+
+
+def _extent(layout: Layout, transposed: bool) -> tuple[int, int]:
+    """Returns the number of rows and the number of columns that a fragment's matrix takes in an array."""
+    return (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
+
+
+def _matrix_problem(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> str | None:
+    """Returns why an index into an array cannot be the place of a matrix, "" if the reason is noted already, or
+    None."""
+    name, axes = _name_of(array), len(array.shape) if isinstance(array, TilesType) else array.ndim
+    if not 2 <= axes <= 3:
+        return f"tensor.{function}: {name} has {axes} axis; a matrix is in the last two axes of an array"
+    check = takes_index if isinstance(array, TilesType) else check_index
+    if not (check_indices if isinstance(array, SliceType) else check)(array, index):
+        return ""
+    rows, columns = _extent(fragment.layout, transposed)
+    if not isinstance(array, SliceType) and (array.shape[-2] < rows or array.shape[-1] < columns):
+        whole = f"{rows} rows and {columns} columns"
+        return f"tensor.{function}: {fragment.shown} takes {whole} of the array, which is smaller: {name}"
+    return None
+
+
+def _dtype_problem(function: str, array: Any, fragment: FragmentType) -> str | None:
+    """Returns the reason if an array and a fragment have elements of different types."""
+    if array.dtype == fragment.dtype:
+        return None
+    kinds = f"{_name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
+    return f"tensor.{function}: {kinds}; the two are the same"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A matrix in an array. ``data`` is the address of the array's first element. ``offset`` is the offset of the
+    matrix's first element, and ``stride`` the offset from one row to the next. ``row`` and ``column`` are the indices
+    of the matrix's first row and column. ``inside`` is whether the whole matrix is inside the array; it is None if this
+    is not checked."""
+
+    data: Any
+    offset: Any
+    stride: Any
+    row: Any
+    column: Any
+    inside: Any
+
+
+def _locate_matrix(
+    context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any, rows: int, columns: int
+) -> _Matrix:
+    """Emits the bounds checks of a matrix, for the first and the last element on each axis, and returns the matrix.
+    Slices accessed without checks get none."""
+    parts = index_parts(builder, index_type, index)
+    if isinstance(kind, SliceType):
+        view = proxy(context, builder, kind, value)
+        data, lengths = view.data, cgutils.unpack_tuple(builder, view.shape)
+    else:
+        data, lengths = value, [ir.Constant(WORD, length) for length in kind.shape]
+    if isinstance(kind, TilesType):
+        data = builder.bitcast(value, context.get_data_type(kind.dtype).as_pointer())
+    inside = None
+    if not isinstance(kind, SliceType) or kind.kind in ("slice", "scatter"):
+        places = axis_sites(builder, _name_of(kind), len(parts))
+        row, column = parts[-2:]
+        last = [*parts[:-2], builder.add(row, constant(rows - 1)), builder.add(column, constant(columns - 1))]
+        first_inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), places)
+        last_inside = axes_in_bounds(builder, list(zip(last, lengths, strict=True)), places)
+        inside = builder.and_(first_inside, last_inside)
+    offset = None
+    for part, length in zip(parts, lengths, strict=True):
+        offset = part if offset is None else builder.add(builder.mul(offset, length), part)
+    return _Matrix(data, offset, lengths[-1], parts[-2], parts[-1], inside)
 
 
 # Elements, one by one
 
 
-def _load_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    if not is_shared(array) and not is_slice(array, "slice", "unchecked"):
-        note(f"tensor.{name} reads a SharedArray, a Slice2 or a Slice3, not {display(array)}")
-        return True
-    return not (is_matrix(name, array, index, fragment, transposed) and same_dtype(name, array, fragment))
+def _load_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> str | None:
+    if not is_shared(array) and not _is_slice(array, "slice", "unchecked"):
+        return f"tensor.{name} reads a SharedArray, a Slice2 or a Slice3, not {display(array)}"
+    problem = _matrix_problem(name, array, index, fragment, transposed)
+    return _dtype_problem(name, array, fragment) if problem is None else problem
 
 
-def _store_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    if is_slice(array, "disjoint"):
-        note(
+def _store_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> str | None:
+    if _is_slice(array, "disjoint"):
+        return (
             f"tensor.{name}: {array.parameter} is a {array.shown}, where another thread could use the same index; "
             f"store in {array.parameter}.scatter, if no other thread has these elements"
         )
-        return True
-    if not is_shared(array) and not is_slice(array, "scatter", "unchecked_mut"):
-        note(f"tensor.{name} writes a SharedArray, or the scatter of a DisjointSlice2 or 3, not {display(array)}")
-        return True
-    return not (is_matrix(name, array, index, fragment, False) and check_value(array.dtype, fragment.dtype))
+    if not is_shared(array) and not _is_slice(array, "scatter", "unchecked_mut"):
+        return f"tensor.{name} writes a SharedArray, or the scatter of a DisjointSlice2 or 3, not {display(array)}"
+    problem = _matrix_problem(name, array, index, fragment, False)
+    return "" if problem is None and not check_value(array.dtype, fragment.dtype) else problem
 
 
 _typed(load, _load_problem)
 _typed(store, _store_problem)
 
 
-def _elements(builder: Any, layout: Layout, matrix: Matrix, transposed: bool) -> list[Any]:
+def _elements(builder: Any, layout: Layout, matrix: _Matrix, transposed: bool) -> list[Any]:
     """Returns the offsets of this lane's elements in an array."""
     row, column = lane_share(builder, layout)[:: -1 if transposed else 1]
     first = builder.add(builder.add(matrix.offset, builder.mul(row, matrix.stride)), column)
@@ -116,11 +179,12 @@ def _elements(builder: Any, layout: Layout, matrix: Matrix, transposed: bool) ->
     return offsets
 
 
+@lowering_registry.lower(load, *[types.Any] * 4)
 def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind, array = sig.args[:2]
-    transposed = len(sig.args) > 3 and _truth(sig.args[3])
-    rows, columns = extent(kind.layout, transposed)
-    matrix = locate_matrix(context, builder, array, args[1], sig.args[2], args[2], rows, columns)
+    kind, array, index_type, flag = sig.args
+    transposed = flag.literal_value
+    rows, columns = _extent(kind.layout, transposed)
+    matrix = _locate_matrix(context, builder, array, args[1], index_type, args[2], rows, columns)
     model = context.data_model_manager[kind.dtype]
 
     def move() -> None:
@@ -142,15 +206,11 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-for _count in (3, 4):
-    lowering_registry.lower(load, *[types.Any] * _count)(_lower_load)
-
-
 @lowering_registry.lower(store, types.Any, types.Any, types.Any)
 def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     array, index_type, kind = sig.args
     layout = kind.layout
-    matrix = locate_matrix(context, builder, array, args[0], index_type, args[1], layout.rows, layout.columns)
+    matrix = _locate_matrix(context, builder, array, args[0], index_type, args[1], layout.rows, layout.columns)
     source, target = context.data_model_manager[kind.dtype], context.data_model_manager[array.dtype]
 
     def move() -> None:
@@ -170,42 +230,39 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 # Blocks of 8 rows of 16 bytes
 
 
-def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    """Returns whether the arguments of ``ldmatrix`` or ``stmatrix`` are refused. If so, adds a note with the reason."""
+def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> str | None:
     layout, shown = fragment.layout, fragment.shown
     other = "load" if name == "ldmatrix" else "store"
     if not is_shared(array) and not isinstance(array, TilesType):
         way = "reads" if name == "ldmatrix" else "writes"
-        note(f"tensor.{name} {way} a SharedArray or SharedTiles, not {display(array)}; tensor.{other} takes slices too")
-        return True
+        return (
+            f"tensor.{name} {way} a SharedArray or SharedTiles, not {display(array)}; tensor.{other} takes slices too"
+        )
     if name == "ldmatrix" and layout.kind == "Accumulator":
-        note(f"tensor.ldmatrix loads a FragmentA or a FragmentB, not {shown}; tensor.load takes every fragment")
-        return True
+        return f"tensor.ldmatrix loads a FragmentA or a FragmentB, not {shown}; tensor.load takes every fragment"
     if name == "stmatrix" and (layout.kind == "FragmentB" or BITS[layout.dtype] != 16):
-        note(
+        return (
             f"tensor.stmatrix stores a FragmentA or an Accumulator of f16 or bf16, not {shown}; tensor.store takes "
             "every fragment"
         )
-        return True
     if not layout.is_of_blocks:
-        note(f"tensor.{name} moves elements of 8, 16 or 32 bits, not those of {shown}; use tensor.{other}")
-        return True
-    if not (is_matrix(name, array, index, fragment, transposed) and same_dtype(name, array, fragment)):
-        return True
+        return f"tensor.{name} moves elements of 8, 16 or 32 bits, not those of {shown}; use tensor.{other}"
+    problem = _matrix_problem(name, array, index, fragment, transposed)
+    problem = _dtype_problem(name, array, fragment) if problem is None else problem
+    if problem is not None:
+        return problem
     if _is_turned(layout, transposed) and BITS[layout.dtype] != 16:
         instead = "read it from its transpose, with transposed=True, or " if layout.kind == "FragmentB" else ""
-        note(
+        return (
             f"tensor.{name} cannot turn elements of {layout.dtype}, which have no 16 bits: {instead}use tensor.{other}"
         )
-        return True
     row = array.shape[-1] * BITS[layout.dtype] // 8
     if row % _ROW_BYTES:
-        note(
+        return (
             f"tensor.{name} needs rows of a multiple of 16 bytes, and those of {array.shown} have {row}; make them "
             f"longer by {(-row % _ROW_BYTES) * 8 // BITS[layout.dtype]}"
         )
-        return True
-    return False
+    return None
 
 
 _typed(ldmatrix, _block_problem)
@@ -220,13 +277,13 @@ def _is_turned(layout: Layout, transposed: bool) -> bool:
 
 def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], kinds: dict[str, Any]) -> None:
     kind, array = kinds["fragment"], kinds["array"]
-    layout, transposed = kind.layout, _truth(kinds.get("transposed"))
-    rows, columns = extent(layout, transposed)
-    matrix = locate_matrix(context, builder, array, given["array"], kinds["index"], given["index"], rows, columns)
+    layout, transposed = kind.layout, kinds["transposed"].literal_value
+    rows, columns = _extent(layout, transposed)
+    matrix = _locate_matrix(context, builder, array, given["array"], kinds["index"], given["index"], rows, columns)
     per_row = _ROW_BYTES * 8 // BITS[layout.dtype]
     bits = builder.mul(matrix.column, constant(BITS[layout.dtype] // 8))
     problem = (
-        f"tensor.{name}(…) needs a column of {name_of(array)} that is a multiple of {per_row}, so that rows begin at "
+        f"tensor.{name}(…) needs a column of {_name_of(array)} that is a multiple of {per_row}, so that rows begin at "
         "multiples of 16 bytes"
     )
     good = builder.and_(matrix.inside, aligned(builder, bits, _ROW_BYTES, f"tensor.{name}()", problem))
@@ -253,7 +310,9 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
             offset = builder.add(builder.add(first, builder.mul(down, matrix.stride)), across)
             symbol = f"oxide.tensor.{name}.x{count}{'.trans' * _is_turned(layout, transposed)}"
             addresses = builder.gep(matrix.data, [offset]), element_at(builder, given["fragment"], number * layout.word)
-            call_primitive(builder, _VOID, symbol, tuple(builder.bitcast(each, BYTES) for each in addresses), place)
+            call_primitive(
+                builder, VOID, symbol, tuple(builder.bitcast(each, BYTE_POINTER) for each in addresses), place
+            )
             number += count
 
     if name == "ldmatrix":
@@ -280,13 +339,11 @@ def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
 def _lower_blocks(function: Any) -> None:
     names = tuple(inspect.signature(function).parameters)
 
+    @lowering_registry.lower(function, *[types.Any] * 4)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given, kinds = dict(zip(names, args, strict=False)), dict(zip(names, sig.args, strict=False))
+        given, kinds = dict(zip(names, args, strict=True)), dict(zip(names, sig.args, strict=True))
         _move_blocks(context, builder, function.__name__, given, kinds)
         return context.get_dummy_value()
-
-    for count in (3, 4):
-        lowering_registry.lower(function, *[types.Any] * count)(lower)
 
 
 _lower_blocks(ldmatrix)

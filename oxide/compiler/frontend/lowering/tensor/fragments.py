@@ -1,8 +1,12 @@
-"""``FragmentA``, ``FragmentB`` and ``Accumulator``: per-thread arrays that LLVM puts in registers.
+"""``FragmentA``, ``FragmentB`` and ``Accumulator``, per-thread arrays that LLVM puts in registers, and their products.
 
 A fragment is the address of a variable on the stack. The fragment's type contains its shape, so the fragment itself is
 one pointer, in a kernel's variables and in a device function's parameters. The primitives of ``mma`` take these
 addresses.
+
+A fragment may have several tiles. ``mma`` then calls a primitive for each tile of the accumulator and each step along
+k. All calls of one step come before all calls of the next step, so that consecutive instructions add to different
+accumulators.
 """
 
 from __future__ import annotations
@@ -15,21 +19,18 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.array_elements import readable, writable
 from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods
-from oxide.compiler.frontend.lowering.primitives import call, call_primitive, site
-from oxide.compiler.frontend.lowering.registry import (
-    bound,
-    lowering_registry,
-    note,
-    note_first,
-    parameters,
-    typing_registry,
-)
+from oxide.compiler.frontend.lowering.primitives import call, call_primitive, register, site
+from oxide.compiler.frontend.lowering.registry import lowering_registry, note
 from oxide.compiler.frontend.lowering.slices import element_index, in_bounds
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
-from oxide.compiler.source.fragment_layouts import ELEMENTS, Layout
-from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert
+from oxide.compiler.ir.half import TF32
+from oxide.compiler.primitives import table
+from oxide.compiler.source.fragment_layouts import ELEMENTS, PRODUCTS, Layout, instruction
+from oxide.compiler.source.typings import Signature
+from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert, mma, tf32
 
-BYTES = ir.IntType(8).as_pointer()
+from .rules import BYTE_POINTER, VOID, typed
+
 WORD = ir.IntType(64)
 _NARROW = ir.IntType(32)
 _ALIGNMENT = 16
@@ -54,21 +55,24 @@ address(FragmentType)
 def _declared(declaration: Any) -> None:
     name = declaration.__name__
 
-    @typing_registry.register_global(declaration)
-    class Fragment(AbstractTemplate):  # type: ignore[misc]
-        prefer_literal = True
-
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = bound(("shape", "dtype"), args, kws)
-            if given is None:
-                note(f"{name} takes a shape and a dtype, as in {name}((16, 16), bf16)")
-                return None
-            layout = _layout(name, given["shape"], given["dtype"])
-            if layout is None:
-                return None
-            return signature(FragmentType(layout), given["shape"], given["dtype"]).replace(
-                pysig=parameters("shape", "dtype")
+    @typed(declaration, f"{name} takes a shape and a dtype, as in {name}((16, 16), bf16)")
+    def rule(shape: Any, dtype: Any) -> Any:
+        parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
+        if len(parts) != 2 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
+            return f"the shape of {name} is a pair of constants, the rows and the columns of the warp's matrix"
+        element = display(dtype.dtype) if isinstance(dtype, types.NumberClass) else ""
+        allowed = ELEMENTS[name]
+        if element not in allowed:
+            return f"the dtype of {name} is one of {', '.join(allowed)}; it is {element or display(dtype)}"
+        rows, columns = (int(part.literal_value) for part in parts)
+        layout = Layout(name, rows, columns, element)
+        height, width = layout.tile
+        if rows < 1 or columns < 1 or rows % height or columns % width:
+            return (
+                f"the shape of {name}(({rows}, {columns}), {element}) is no multiple of its instruction's: with "
+                f"{element} it is a multiple of {height} rows and a multiple of {width} columns"
             )
+        return signature(FragmentType(layout), shape, dtype)
 
     @lowering_registry.lower(declaration, types.Any, types.Any)
     def lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -83,30 +87,6 @@ def _declared(declaration: Any) -> None:
 
 for _declaration in (FragmentA, FragmentB, Accumulator):
     _declared(_declaration)
-
-
-def _layout(name: str, shape: Any, dtype: Any) -> Layout | None:
-    """Returns the layout that a declaration asks for. If the declaration is wrong, adds a note and returns None."""
-    parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
-    if len(parts) != 2 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
-        # numba tries a second time without the values of constants, so only the note of the first time has the reason.
-        note_first(f"the shape of {name} is a pair of constants, the rows and the columns of the warp's matrix")
-        return None
-    element = display(dtype.dtype) if isinstance(dtype, types.NumberClass) else ""
-    allowed = ELEMENTS[name]
-    if element not in allowed:
-        note(f"the dtype of {name} is one of {', '.join(allowed)}; it is {element or display(dtype)}")
-        return None
-    rows, columns = (int(part.literal_value) for part in parts)
-    layout = Layout(name, rows, columns, element)
-    height, width = layout.tile
-    if rows < 1 or columns < 1 or rows % height or columns % width:
-        note(
-            f"the shape of {name}(({rows}, {columns}), {element}) is no multiple of its instruction's: with {element} "
-            f"it is a multiple of {height} rows and a multiple of {width} columns"
-        )
-        return None
-    return layout
 
 
 @has_length(FragmentType)
@@ -180,29 +160,22 @@ def _lower_fill(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-@typing_registry.register_global(convert)
-class Convert(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = bound(("fragment", "accumulator"), args, kws)
-        if given is None:
-            note_first("tensor.convert takes (fragment, accumulator)")
-            return None
-        kinds = list(given.values())
-        to, source = (kind.layout if isinstance(kind, FragmentType) else None for kind in kinds)
-        if (
-            to is None
-            or source is None
-            or to.kind == "FragmentB"
-            or to.dtype not in ("f16", "bf16")
-            or (source.kind, source.dtype) != ("Accumulator", "f32")
-            or (to.rows, to.columns) != (source.rows, source.columns)
-        ):
-            note_first(
-                "tensor.convert rounds an Accumulator of f32 to a FragmentA or Accumulator of f16 or bf16 with the "
-                f"same shape; it got {display(kinds[0])} and {display(kinds[1])}"
-            )
-            return None
-        return signature(types.none, *kinds).replace(pysig=parameters("fragment", "accumulator"))
+@typed(convert)
+def _convert(fragment: Any, accumulator: Any) -> Any:
+    to, source = (kind.layout if isinstance(kind, FragmentType) else None for kind in (fragment, accumulator))
+    if (
+        to is None
+        or source is None
+        or to.kind == "FragmentB"
+        or to.dtype not in ("f16", "bf16")
+        or (source.kind, source.dtype) != ("Accumulator", "f32")
+        or (to.rows, to.columns) != (source.rows, source.columns)
+    ):
+        return (
+            "tensor.convert rounds an Accumulator of f32 to a FragmentA or Accumulator of f16 or bf16 with the same "
+            f"shape; it got {display(fragment)} and {display(accumulator)}"
+        )
+    return signature(types.none, fragment, accumulator)
 
 
 @lowering_registry.lower(convert, FragmentType, FragmentType)
@@ -275,3 +248,66 @@ def lane_share(builder: Any, layout: Layout) -> tuple[Any, Any]:
 def element_at(builder: Any, fragment: Any, index: int) -> Any:
     """Returns the address of an element whose number is known at compile time."""
     return builder.gep(fragment, [constant(index)])
+
+
+# Products
+
+
+@typed(mma, "tensor.mma takes an Accumulator, a FragmentA and a FragmentB, as in tensor.mma(c, a, b)")
+def _mma(c: Any, a: Any, b: Any) -> Any:
+    for name, kind, found in (("c", "Accumulator", c), ("a", "FragmentA", a), ("b", "FragmentB", b)):
+        if not isinstance(found, FragmentType) or found.layout.kind != kind:
+            return f"{name} of tensor.mma(c, a, b) is a{'n' * (kind[0] == 'A')} {kind}, not {display(found)}"
+    problem = _product_problem(c.layout, a.layout, b.layout)
+    if problem is not None:
+        return f"tensor.mma({c.shown}, {a.shown}, {b.shown}): {problem}"
+    return signature(types.none, c, a, b)
+
+
+def _product_problem(c: Layout, a: Layout, b: Layout) -> str | None:
+    """Returns the reason why fragments cannot be multiplied. Returns None if they can be."""
+    allowed = PRODUCTS.get((a.dtype, b.dtype))
+    if allowed is None:
+        return f"the operands are of one type, or of two of 8 bits of one kind; they are of {a.dtype} and {b.dtype}"
+    if c.dtype not in allowed:
+        return f"operands of {a.dtype} add to an Accumulator of {' or '.join(allowed)}; it is of {c.dtype}"
+    if a.columns != b.rows:
+        return f"a has {a.columns} columns and b {b.rows} rows; the two are the same"
+    if (c.rows, c.columns) != (a.rows, b.columns):
+        return f"the product has shape ({a.rows}, {b.columns}), and c ({c.rows}, {c.columns})"
+    return None
+
+
+def whole_warp(name: str) -> str:
+    """Returns the message of the fault that is recorded if only some lanes of the warp call a function."""
+    return (
+        f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
+        "another call"
+    )
+
+
+@lowering_registry.lower(mma, FragmentType, FragmentType, FragmentType)
+def _lower_mma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    c, a, b = (kind.layout for kind in sig.args)
+    symbol = f"oxide.tensor.mma.{instruction(a, b, c)}"
+    place = site(builder, "tensor.mma()", whole_warp("mma"))
+    (rows, depth), columns = a.tiles, b.tiles[1]
+    for k in range(depth):
+        for row in range(rows):
+            for column in range(columns):
+                tiles = (row * columns + column, row * depth + k, k * columns + column)
+                addresses = [
+                    builder.bitcast(element_at(builder, fragment, tile * layout.tile_length), BYTE_POINTER)
+                    for fragment, tile, layout in zip(args, tiles, (c, a, b), strict=True)
+                ]
+                call_primitive(builder, VOID, symbol, tuple(addresses), place)
+    return context.get_dummy_value()
+
+
+def _typed_tf32(name: str, kinds: tuple[str, ...]) -> Signature | str:
+    if kinds[0] in ("f32", table.OPEN):
+        return Signature(("f32",), "f32")
+    return f"{name} takes an f32, not {table.shown(kinds)}; convert it, as in f32(x)"
+
+
+register(table.Primitive(tf32, _typed_tf32, TF32))

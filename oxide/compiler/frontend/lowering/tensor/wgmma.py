@@ -15,22 +15,20 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.typing.templates import AbstractTemplate, signature
+from numba.cuda.typing.templates import signature
 
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS, Layout
-from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
+from oxide.language.tensor.hopper import decrease_registers, increase_registers, wait_wgmma, wgmma
 
-from ..primitives import call_primitive, site
-from ..registry import bound, lowering_registry, note_first, parameters, typing_registry
+from ..primitives import site
+from ..registry import lowering_registry
 from ..slices import element_index, in_bounds
 from ..types import display
-from .barriers import shown
 from .fragments import FragmentType
+from .rules import BYTE_POINTER, emitted, is_integer, shown, typed
 from .shared_tiles import ROW_BYTES, TilesType, tile_at
 
-_BYTE_POINTER = ir.IntType(8).as_pointer()
 _WORD = ir.IntType(64)
-_VOID = ir.VoidType()
 
 _GROUP_ROWS = 64
 """The number of rows of the result of one ``wgmma``."""
@@ -39,126 +37,99 @@ _PANEL = 64
 """The number of columns of a tile of a transposed operand. A row of such a tile is one position along k."""
 
 
-def _accumulator(name: str, kind: Any) -> Layout | None:
-    """Returns the layout of an accumulator to which ``wgmma`` can add. For any other type, adds a note and returns
-    None."""
-    if isinstance(kind, FragmentType) and kind.layout.kind == "Accumulator":
-        layout: Layout = kind.layout
-        if layout.rows == 16 and layout.dtype in ("f32", "i32") and layout.columns <= _MOST_COLUMNS:
-            return layout
-    note_first(
+def _accumulator_problem(name: str, kind: Any) -> str | None:
+    """Returns why ``wgmma`` cannot add to a value, or None."""
+    layout = kind.layout if isinstance(kind, FragmentType) else None
+    if (
+        layout is not None
+        and (layout.kind, layout.rows) == ("Accumulator", 16)
+        and layout.dtype in ("f32", "i32")
+        and layout.columns <= _MOST_COLUMNS
+    ):
+        return None
+    return (
         f"tensor.{name} takes an Accumulator((16, n), f32), or i32, the rows of one of the four warps, with n a "
         f"multiple of 8 up to {_MOST_COLUMNS}; it got {display(kind)}"
     )
-    return None
 
 
-def _is_product(total: Layout, a: Any, b: Any) -> bool:
-    """Returns whether the GPU has an instruction for these types of elements. If not, adds a note with the reason."""
+def _product_problem(total: Layout, a: Any, b: Any) -> str | None:
+    """Returns why the GPU has no instruction for these types of elements, or None."""
     a_type, b_type = display(a.dtype), display(b.dtype)
     sums = [each for each in PRODUCTS.get((a_type, b_type), ()) if each in ("f32", "i32")]
     if not sums:
-        note_first(
+        return (
             "tensor.wgmma multiplies elements of one type, or of two of 8 bits of one kind; they are of "
             f"{a_type} and {b_type}"
         )
-        return False
     if total.dtype not in sums:
-        note_first(f"tensor.wgmma adds products of {a_type} to an Accumulator of {sums[0]}; it is of {total.dtype}")
-        return False
+        return f"tensor.wgmma adds products of {a_type} to an Accumulator of {sums[0]}; it is of {total.dtype}"
     if total.dtype == "i32" and total.columns > 24 and total.columns % 16:
-        note_first(f"tensor.wgmma adds integers to 8 or 24 columns or a multiple of 16, not to {total.columns}")
-        return False
-    return True
+        return f"tensor.wgmma adds integers to 8 or 24 columns or a multiple of 16, not to {total.columns}"
+    return None
 
 
-_NAMES = ("accumulator", "a", "a_index", "b", "b_number")
-_FLAGS = {"a_transposed": False, "b_transposed": False, "add": True}
-_A_INDEX = "a tile's number and its first row"
+@typed(wgmma)
+def _wgmma(
+    accumulator: Any, a: Any, a_index: Any, b: Any, b_number: Any, a_transposed: Any, b_transposed: Any, add: Any
+) -> Any:
+    in_registers = isinstance(a, FragmentType) and a.layout.kind == "FragmentA"
+    problem = _accumulator_problem("wgmma", accumulator)
+    if problem is not None:
+        return problem
+    if not ((isinstance(a, TilesType) or in_registers) and isinstance(b, TilesType)):
+        return (
+            "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles, not "
+            f"{display(a)} and {display(b)}"
+        )
+    problem = _product_problem(accumulator.layout, a, b)
+    if problem is not None:
+        return problem
+    flags = {"a_transposed": a_transposed, "b_transposed": b_transposed, "add": add}
+    for name, flag in flags.items():
+        if not isinstance(flag, types.BooleanLiteral):
+            return f"tensor.wgmma: {name} is a constant, True or False"
+    for (name, flag), operand in zip(flags.items(), (a, b), strict=False):
+        if flag.literal_value and BITS[display(operand.dtype)] != 16:
+            return f"tensor.wgmma: {name} is for f16 and bf16; {operand.name} is read as it is"
+    parts = list(a_index) if isinstance(a_index, types.BaseTuple) else []
+    as_expected = isinstance(a_index, types.NoneType) if in_registers else len(parts) == 2
+    if not as_expected or not all(map(is_integer, (*parts, b_number))):
+        place = "None for a FragmentA" if in_registers else "a tile's number and its first row"
+        return f"tensor.wgmma: a_index is {place}, and b_number an integer"
+    fit = _registers_problem if in_registers else _tiles_problem
+    problem = fit(a, b, a_transposed.literal_value, b_transposed.literal_value)
+    problem = problem or _columns_problem(b, accumulator.layout.columns, b_transposed.literal_value)
+    kinds = (accumulator, a, types.unliteral(a_index), b, types.unliteral(b_number), *flags.values())
+    return problem or signature(types.none, *kinds)
 
 
-@typing_registry.register_global(wgmma)
-class Wgmma(AbstractTemplate):  # type: ignore[misc]
-    prefer_literal = True
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = bound((*_NAMES, *_FLAGS), args, kws, optional=len(_FLAGS))
-        if given is None:
-            note_first(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last three optional")
-            return None
-        total = _accumulator("wgmma", given["accumulator"])
-        a, b = given["a"], given["b"]
-        if total is None:
-            return None
-        in_registers = isinstance(a, FragmentType) and a.layout.kind == "FragmentA"
-        if not ((isinstance(a, TilesType) or in_registers) and isinstance(b, TilesType)):
-            note_first(
-                "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles, not "
-                f"{display(a)} and {display(b)}"
-            )
-            return None
-        if not _is_product(total, a, b):
-            return None
-        flags = []
-        for name, usual in _FLAGS.items():
-            flag = given.get(name)
-            if not (flag is None or isinstance(flag, types.Omitted | types.BooleanLiteral)):
-                note_first(f"tensor.wgmma: {name} is a constant, True or False")
-                return None
-            flags.append(bool(flag.literal_value) if isinstance(flag, types.BooleanLiteral) else usual)
-        for name, operand, flag in zip(_FLAGS, (a, b), flags, strict=False):
-            if flag and BITS[display(operand.dtype)] != 16:
-                note_first(f"tensor.wgmma: {name} is for f16 and bf16; {operand.name} is read as it is")
-                return None
-        index = given["a_index"]
-        parts = list(index) if isinstance(index, types.BaseTuple) else []
-        integers = (*parts, given["b_number"])
-        as_expected = isinstance(index, types.NoneType) if in_registers else len(parts) == 2
-        if not as_expected or not all(isinstance(types.unliteral(each), types.Integer) for each in integers):
-            note_first(
-                f"tensor.wgmma: a_index is {'None for a FragmentA' if in_registers else _A_INDEX}, and b_number an "
-                "integer"
-            )
-            return None
-        if not (_fits_registers(a.layout, b, *flags[:2]) if in_registers else _fits(a, b, *flags[:2])):
-            return None
-        if not _has_columns(b, total.columns, flags[1]):
-            return None
-        kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
-        kinds += [types.literal(flag) for flag in flags]
-        return signature(types.none, *kinds).replace(pysig=parameters(*_NAMES, **_FLAGS))
-
-
-def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether the tiles of ``a`` and ``b`` have the same length along k, and the tiles of ``a`` have enough
-    rows. If not, adds a note with the reason."""
+def _tiles_problem(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> str | None:
+    """Returns why the tiles of ``a`` and ``b`` do not fit: they have the same length along k, and the tiles of ``a``
+    have enough rows."""
     depth, found, step = a.rows if a_transposed else a.columns, _depth(b, b_transposed), _step(b)
     if found != depth or depth % step:
-        note_first(
+        return (
             f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has {found}; they are the same multiple of "
             f"{step}"
         )
-        return False
     if not a_transposed and a.rows < _GROUP_ROWS:
-        note_first(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
-        return False
-    return True
+        return f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}"
+    return None
 
 
-def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether the fragment ``a`` has the rows of one warp, and the same length along k as the tiles of ``b``.
-    If not, adds a note with the reason."""
-    name, found = f"FragmentA(({a.rows}, {a.columns}), {a.dtype})", _depth(b, b_transposed)
+def _registers_problem(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> str | None:
+    """Returns why a fragment ``a`` and the tiles of ``b`` do not fit: the fragment has the rows of one warp, and the
+    tiles' length along k."""
+    found, layout = _depth(b, b_transposed), a.layout
     if a_transposed:
-        note_first(f"tensor.wgmma: {name} is in registers, which have one order; a_transposed is for SharedTiles")
-        return False
-    if a.rows != 16 or a.columns != found or found % _step(b):
-        note_first(
+        return f"tensor.wgmma: {a.name} is in registers, which have one order; a_transposed is for SharedTiles"
+    if layout.rows != 16 or layout.columns != found or found % _step(b):
+        return (
             f"tensor.wgmma multiplies a FragmentA of 16 rows, those of one of the four warps, and {found} columns by "
-            f"{b.name}, not {name}"
+            f"{b.name}, not {a.name}"
         )
-        return False
-    return True
+    return None
 
 
 def _depth(b: Any, transposed: bool) -> int:
@@ -171,21 +142,17 @@ def _step(b: Any) -> int:
     return DEPTHS[display(b.dtype)]
 
 
-def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
-    """Returns whether the accumulator's columns fit the tiles of ``b``: they must fit into one tile, or fill several
-    tiles completely. If not, adds a note with the reason."""
+def _columns_problem(b: Any, columns: int, transposed: bool) -> str | None:
+    """Returns why the accumulator's columns do not fit the tiles of ``b``: they fit into one tile, or fill several
+    tiles completely."""
     if transposed and columns > _PANEL and columns % _PANEL:
-        note_first(
-            f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
-        )
-        return False
+        return f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
     if not transposed and b.rows < columns and (columns % b.rows or columns > b.rows * b.count):
-        note_first(
+        return (
             f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows; they "
             "have as many, or a whole number of tiles has"
         )
-        return False
-    return True
+    return None
 
 
 _ARGUMENTS = (types.Any, TilesType, *[types.Any] * 4)
@@ -210,7 +177,7 @@ def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower(wgmma, FragmentType, FragmentType, *_ARGUMENTS)
 def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _multiply(context, builder, sig, args, "r", builder.bitcast(args[1], _BYTE_POINTER), ())
+    return _multiply(context, builder, sig, args, "r", builder.bitcast(args[1], BYTE_POINTER), ())
 
 
 def _multiply(
@@ -226,70 +193,40 @@ def _multiply(
     steps = _depth(b, b_transposed) // _step(b)
     symbol = f"oxide.tensor.wgmma.{columns}.{display(a.dtype)}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}."
     symbol += "add" if add.literal_value else "set"
-    place = site(builder, "tensor.wgmma()")
     for condition in conditions:
         there = builder.and_(there, condition)
     with builder.if_then(there, likely=True):
-        memory = builder.bitcast(args[0], _BYTE_POINTER)
-        call_primitive(builder, _VOID, symbol, (memory, a_address, b_address), place)
-    return context.get_dummy_value()
+        memory = builder.bitcast(args[0], BYTE_POINTER)
+        return emitted(context, builder, symbol, "tensor.wgmma()", memory, a_address, b_address)
 
 
-@typing_registry.register_global(wait_wgmma)
-class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
-    prefer_literal = True
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = bound(("accumulator", "pending"), args, kws, optional=1)
-        if given is None:
-            note_first("tensor.wait_wgmma takes (accumulator, pending), the last optional")
-            return None
-        pending = given.get("pending", types.literal(0))
-        if isinstance(pending, types.Omitted):
-            pending = types.literal(pending.value)
-        if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
-            note_first(f"tensor.wait_wgmma: pending is a constant from 0 to 7; it is {shown(pending)}")
-            return None
-        if _accumulator("wait_wgmma", given["accumulator"]) is None:
-            return None
-        return signature(types.none, given["accumulator"], pending).replace(pysig=parameters("accumulator", pending=0))
+@typed(wait_wgmma)
+def _wait(accumulator: Any, pending: Any) -> Any:
+    if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
+        return f"tensor.wait_wgmma: pending is a constant from 0 to 7; it is {shown(pending)}"
+    return _accumulator_problem("wait_wgmma", accumulator) or signature(types.none, accumulator, pending)
 
 
 @lowering_registry.lower(wait_wgmma, FragmentType, types.Any)
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, pending = sig.args
     symbol = f"oxide.tensor.wgmma_wait.{kind.layout.length}.{kind.layout.dtype}.{pending.literal_value}"
-    call_primitive(
-        builder, _VOID, symbol, (builder.bitcast(args[0], _BYTE_POINTER),), site(builder, "tensor.wait_wgmma()")
-    )
-    return context.get_dummy_value()
+    return emitted(context, builder, symbol, "tensor.wait_wgmma()", builder.bitcast(args[0], BYTE_POINTER))
 
 
 def _registers(function: Any, how: str) -> None:
-    name = function.__name__
+    name = f"tensor.{function.__name__}"
+    usage = f"{name} takes a constant, a multiple of 8 from 24 to 256"
 
-    @typing_registry.register_global(function)
-    class Registers(AbstractTemplate):  # type: ignore[misc]
-        prefer_literal = True
-
-        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = [*args, *dict(kws or {}).values()]
-            count = given[0].literal_value if len(given) == 1 and isinstance(given[0], types.IntegerLiteral) else 0
-            if not 24 <= count <= 256 or count % 8:
-                note_first(f"tensor.{name} takes a constant, a multiple of 8 from 24 to 256")
-                return None
-            return signature(types.none, given[0]).replace(pysig=parameters("count"))
+    @typed(function, usage)
+    def rule(count: Any) -> Any:
+        number = count.literal_value if isinstance(count, types.IntegerLiteral) else 0
+        return signature(types.none, count) if 24 <= number <= 256 and number % 8 == 0 else usage
 
     @lowering_registry.lower(function, types.Any)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        call_primitive(
-            builder,
-            _VOID,
-            f"oxide.tensor.registers.{how}.{sig.args[0].literal_value}",
-            (),
-            site(builder, f"tensor.{name}()"),
-        )
-        return context.get_dummy_value()
+        symbol = f"oxide.tensor.registers.{how}.{sig.args[0].literal_value}"
+        return emitted(context, builder, symbol, f"{name}()")
 
 
 _registers(increase_registers, "inc")

@@ -14,7 +14,7 @@ oxide.after:
   ret void
 }
 
-; Runs a range of blocks. oxide.prepare gets the loads of the kernel's arguments and the code of whole_blocks.py, which
+; Runs a range of blocks. oxide.prepare gets the loads of the kernel's arguments and the code of add_requirements, which
 ; also gives the phis of oxide.choose their values. The kernel's blocks come between oxide.turn and oxide.next.
 define void @oxide.entry(ptr %oxide.launch, i64 %oxide.first, i64 %oxide.end) {
 oxide.enter:

@@ -21,10 +21,10 @@ its vectors are incomplete. The fast path then also requires that the thread byp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias, final
 
-from oxide.compiler.bounds.affine import Range, Undecidable
+from oxide.compiler.bounds.affine import Coefficient, Range, Undecidable
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.control_flow import ControlFlow, postorder
 from oxide.compiler.ir.files import ir_file
@@ -51,9 +51,12 @@ from oxide.compiler.ir.values import (
     Call,
     Cast,
     Compare,
+    Constant,
     GetElementPtr,
     Instruction,
     Load,
+    Operation,
+    Phi,
     Return,
     Store,
     Switch,
@@ -64,8 +67,11 @@ from oxide.compiler.ir.values import (
 from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 from oxide.compiler.signature.signature import Closed
 
-from .scalarise import scalarise
-from .whole_blocks import Line, add_requirements
+CHECKED_BLOCKS = "oxide.checked_blocks"
+"""The function that runs a range of blocks with every check. It has the parameters of the entry."""
+
+Line: TypeAlias = tuple[int, Coefficient]
+"""A number that is linear in the position, as its factor and its start."""
 
 _PURE = (*having(Effect.PURE), "oxide.maxnum.", "oxide.minnum.", "oxide.round_to_odd")
 _IMPURE = (*CONVERGENT, "llvm.mem", "llvm.stack", "llvm.lifetime")
@@ -353,3 +359,112 @@ def _accesses_vector(instruction: Instruction) -> bool:
         case Load(type=type_) | Store(value=Value(type=type_)):
             return type_.startswith("<")
     return False
+
+
+# The blocks that need no checks
+
+
+def add_requirements(
+    function: Function, ranges: Range, held: Iterable[tuple[Value, Value]], required: Iterable[Line]
+) -> None:
+    """Adds to the function of ``positions.ll`` the instructions that compute the range of blocks. In these blocks, the
+    pairs in ``held`` are equal and the lines in ``required`` are not negative.
+
+    A rising line gives a first position, and a falling line gives an end. The range lies between the greatest first
+    position and the least end. No computation here can wrap: positions are under 2**42, starts under 2**62, factors
+    under 2**19.
+    """
+    code = list(ranges.code)
+
+    def add(instruction: Instruction) -> Instruction:
+        instruction.name = f"%oxide.whole.{len(code)}"
+        code.append(instruction)
+        return instruction
+
+    def extreme(name: str, left: Value, right: Value) -> Value:
+        return add(Call("", "i64", Constant(f"@llvm.{name}.i64", "ptr"), (left, right)))
+
+    def divided(opcode: str, left: Value, right: Value, by: int) -> Value:
+        """Adds the division of a sum or a difference by ``by``. For a negative dividend, any quotient that is not
+        positive is correct here."""
+        value = add(Binary("", opcode, left, right))
+        return add(Binary("", "sdiv", value, number(by))) if by > 1 else value
+
+    results = function.blocks["%oxide.choose"].phis
+    least, most, holds, least_block = (phi.operands[0] for phi in results)
+    conditions = [*ranges.conditions, *(add(Compare("", "eq", left, right)) for left, right in held)]
+    for factor, start in required:
+        word = number(start) if isinstance(start, int) else start
+        if factor == 0:
+            conditions.append(add(Compare("", "sge", word, number(0))))
+        elif factor > 0 and not (isinstance(start, int) and start >= 0):
+            # The line is not negative from ceil(-start / factor) on.
+            least = extreme("smax", least, divided("sub", number(factor - 1), word, factor))
+        elif factor < 0:
+            # The line is not negative before floor(start / -factor) + 1.
+            most = extreme("smin", most, divided("add", word, number(-factor), -factor))
+    for condition in conditions:
+        holds = add(Binary("", "and", holds, condition))
+    if least is not results[0].operands[0]:
+        ntid = function.values["%oxide.ntid"]
+        up = add(Binary("", "sub", add(Binary("", "add", least, ntid)), number(1)))
+        least_block = add(Binary("", "udiv", up, ntid))
+    for phi, value in zip(results, (least, most, holds, least_block), strict=True):
+        phi.operands[0] = value
+    function.blocks["%oxide.prepare"].insert(-1, code)
+
+
+# Vectors
+
+_BYTES = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2}
+
+
+def scalarise(function: Function) -> None:
+    """Splits a function's vector loads and stores into those of elements, since LLVM's loop vectoriser accepts no
+    vectors. LLVM then combines the loads of contiguous elements. Leaves the function unchanged if it uses a vector in
+    any other way. The order of its blocks must define each value before its use."""
+    elements: dict[Value, list[Value]] = {}
+    taken: dict[Value, Value] = {}
+    split: dict[Instruction, list[Instruction]] = {}
+    for place, instruction in enumerate(function.instructions):
+        types = (each.type for each in (instruction, *instruction.operands))
+        vector = next((type_ for type_ in types if type_.startswith("<")), None)
+        if vector is None:
+            continue
+        count, _, kind = vector[1:-1].partition(" x ")
+        parts = split[instruction] = []
+        match instruction:
+            case Load(pointer=pointer, before="") if kind in _BYTES:
+                parts += _accesses(instruction, kind, pointer, [None] * int(count), f"%oxide.part.{place}")
+                elements[instruction] = [*parts[1::2]]
+            case Store(value=value, pointer=pointer, before="") if kind in _BYTES and value in elements:
+                parts += _accesses(instruction, kind, pointer, elements[value], f"%oxide.part.{place}")
+            case Operation(opcode="extractelement", operands=[whole, Value(integer=int(index))]) if whole in elements:
+                taken[instruction] = elements[whole][index]
+            case Operation(opcode="insertelement", operands=[whole, element, Value(integer=int(index))]) if (
+                whole in elements or whole.name == "poison"
+            ):
+                elements[instruction] = list(elements.get(whole, [Constant("poison", kind)] * int(count)))
+                elements[instruction][index] = taken.get(element, element)
+            case Phi(operands=[whole, _]) if whole in elements:
+                elements[instruction] = elements[whole]
+            case _:
+                return
+    for instruction, parts in split.items():
+        instruction.block.replace(instruction, parts)
+    function.replace(taken)
+
+
+def _accesses(
+    whole: Instruction, kind: str, pointer: Value, stored: list[Value] | list[None], name: str
+) -> list[Instruction]:
+    """Returns the accesses to a vector's elements, each after its address. ``stored`` has, for each element, the value
+    to store, or None for a load."""
+    after = f", align {_BYTES[kind]}"
+    code: list[Instruction] = []
+    for place, value in enumerate(stored):
+        at = GetElementPtr(f"{name}.{place}.at", kind, pointer, [number(place)])
+        access = Load(f"{name}.{place}", kind, at, after) if value is None else Store(value, at, after)
+        access.metadata = dict(whole.metadata)
+        code += [at, access]
+    return code

@@ -1,1 +1,0 @@
-"""Launches whose threads do not wait: one loop over the threads' positions, which LLVM vectorises."""
