@@ -63,9 +63,7 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
         return special.native_asm()
     kernel = special.description
     if kernel.tile is not None:
-        from oxide.compiler.tile.explanation import explained
-
-        return explained(kernel.tile, 10 * cc[0] + cc[1])
+        return kernel.tile.explained(10 * cc[0] + cc[1])
     lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
     if kernel.unchecked:
         lines.append("  unchecked: no access is checked")

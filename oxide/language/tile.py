@@ -33,14 +33,26 @@ class Annotation:
         return f"tile.{self.kind.capitalize()}[{self.scalar.name}, {self.ndim}]"
 
 
-def _annotation(kind: str, item: Any, ndim: int | None) -> Annotation:
-    scalar, axes = item if isinstance(item, tuple) and len(item) == 2 and ndim is None else (item, ndim)
-    shown = f"tile.{kind.capitalize()}"
-    if not isinstance(scalar, ScalarType):
-        raise TypeError(f"{shown}[…] takes one of oxide's types, as in {shown}[f32, 2], not {scalar!r}")
-    if isinstance(axes, bool) or not isinstance(axes, int) or axes not in (1, 2, 3):
-        raise TypeError(f"{shown}[{scalar.name}, …] takes a number of axes, 1 to 3, not {axes!r}")
-    return Annotation(kind, scalar, axes)
+class _Typed:
+    """A class whose subscript is an ``Annotation`` of a kind, with a number of axes if the class gives none."""
+
+    _kind: str
+    _axes: int | None
+
+    def __init_subclass__(cls, kind: str, axes: int | None = None) -> None:
+        super().__init_subclass__()
+        cls._kind = kind
+        cls._axes = axes
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        given = item if isinstance(item, tuple) and len(item) == 2 and cls._axes is None else (item, cls._axes)
+        scalar, axes = given
+        shown = f"tile.{cls._kind.capitalize()}"
+        if not isinstance(scalar, ScalarType):
+            raise TypeError(f"{shown}[…] takes one of oxide's types, as in {shown}[f32, 2], not {scalar!r}")
+        if isinstance(axes, bool) or not isinstance(axes, int) or axes not in (1, 2, 3):
+            raise TypeError(f"{shown}[{scalar.name}, …] takes a number of axes, 1 to 3, not {axes!r}")
+        return Annotation(cls._kind, scalar, axes)
 
 
 class _Tensor(Generic[T]):
@@ -64,7 +76,7 @@ class _Partition(_Tensor[T]):
         def store(self, tile: Any) -> None: ...
 
 
-class Tensor(_Tensor[T]):
+class Tensor(_Typed, _Tensor[T], kind="tensor"):
     """A parameter that the kernel reads: ``Tensor[f32, 2]`` takes a box of two axes.
 
     ``x.shape`` has the lengths of the axes, as scalars. ``x.load(index, shape, padding=0)`` returns a tile of shape
@@ -72,32 +84,20 @@ class Tensor(_Tensor[T]):
     ``padding``.
     """
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("tensor", item, None)
 
-
-class Tensor1(_Tensor[T]):
+class Tensor1(_Typed, _Tensor[T], kind="tensor", axes=1):
     """``Tensor[T, 1]`` in a form that a static type checker accepts: ``Tensor1[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("tensor", item, 1)
 
-
-class Tensor2(_Tensor[T]):
+class Tensor2(_Typed, _Tensor[T], kind="tensor", axes=2):
     """``Tensor[T, 2]`` in a form that a static type checker accepts: ``Tensor2[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("tensor", item, 2)
 
-
-class Tensor3(_Tensor[T]):
+class Tensor3(_Typed, _Tensor[T], kind="tensor", axes=3):
     """``Tensor[T, 3]`` in a form that a static type checker accepts: ``Tensor3[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("tensor", item, 3)
 
-
-class Partition(_Partition[T]):
+class Partition(_Typed, _Partition[T], kind="partition"):
     """A parameter that the kernel writes. ``Partition[f32, 2]`` takes ``box.partition((rows, columns))``, a box that is
     divided into tiles of this shape. A launch runs one program for each tile of the kernel's first ``Partition``.
 
@@ -106,32 +106,20 @@ class Partition(_Partition[T]):
     tile.
     """
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("partition", item, None)
 
-
-class Partition1(_Partition[T]):
+class Partition1(_Typed, _Partition[T], kind="partition", axes=1):
     """``Partition[T, 1]`` in a form that a static type checker accepts: ``Partition1[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("partition", item, 1)
 
-
-class Partition2(_Partition[T]):
+class Partition2(_Typed, _Partition[T], kind="partition", axes=2):
     """``Partition[T, 2]`` in a form that a static type checker accepts: ``Partition2[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("partition", item, 2)
 
-
-class Partition3(_Partition[T]):
+class Partition3(_Typed, _Partition[T], kind="partition", axes=3):
     """``Partition[T, 3]`` in a form that a static type checker accepts: ``Partition3[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("partition", item, 3)
 
-
-class Target(_Tensor[T]):
+class Target(_Typed, _Tensor[T], kind="target"):
     """A parameter that every program may write, but only by ``scatter`` and the atomic operations: ``Target[f32, 1]``
     takes a box of one axis. A program may read elements of the box only by ``gather``.
 
@@ -139,29 +127,17 @@ class Target(_Tensor[T]):
     all programs. ``t.shape`` has the lengths of the axes, as scalars.
     """
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("target", item, None)
 
-
-class Target1(_Tensor[T]):
+class Target1(_Typed, _Tensor[T], kind="target", axes=1):
     """``Target[T, 1]`` in a form that a static type checker accepts: ``Target1[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("target", item, 1)
 
-
-class Target2(_Tensor[T]):
+class Target2(_Typed, _Tensor[T], kind="target", axes=2):
     """``Target[T, 2]`` in a form that a static type checker accepts: ``Target2[f32]``."""
 
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("target", item, 2)
 
-
-class Target3(_Tensor[T]):
+class Target3(_Typed, _Tensor[T], kind="target", axes=3):
     """``Target[T, 3]`` in a form that a static type checker accepts: ``Target3[f32]``."""
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        return _annotation("target", item, 3)
 
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ OF_LLVM = {"i8", "i16", "i32", "i64"}  # these alone are LLVM's types
 ENOUGH = 3
 EXCEPTIONS = {
     "oxide/__init__.py": "a static type checker and a star import read the public names",
-    "oxide/compiler/tile/number_types.py": "the types that the code itself computes with",
+    "oxide/compiler/tile/ir.py": "the types that the code itself computes with",
     "oxide/compiler/frontend/lowering/complex_numbers.py": "the types that a c64 holds: a rule of promotion",
     "oxide/compiler/frontend/lowering/total_builder.py": "the suffixes of LLVM's intrinsics",
     "oxide/compiler/primitives/table.py": "the types that numba-cuda's rule of floats knows",

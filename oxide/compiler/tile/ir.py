@@ -3,23 +3,29 @@
 A region is a list of nodes in program order. A node without axes is a scalar. Only nodes whose operation is in
 ``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. The cell is written at the end
 of the loop's body or of each branch. Nodes with the operation ``cell`` read it.
+
+Types are promoted as NumPy does, and by NEP 50 for Python literals.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from oxide.language.types import ScalarType
+import numpy as np
 
-__all__ = ["EFFECTS", "SCATTERS", "Cell", "Node", "Region", "Site"]
+from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
+
+__all__ = ["DTYPES", "EFFECTS", "REDUCTIONS", "SCATTERS", "Cell", "Node", "Region", "Site", "promoted"]
 
 ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
 """The operations that change elements of a tensor atomically, because other programs may change the same elements."""
 SCATTERS: Final = ("scatter", *ATOMICS)
 """The operations that write elements at given indices."""
+REDUCTIONS: Final = ("sum", "max", "min", "argmax", "argmin")
+"""The operations that leave out axes: those in the node's ``detail``."""
 EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while", "if"))
 """The operations with side effects."""
 
@@ -100,3 +106,31 @@ class Region:
         while region is not None:
             yield region
             region = region.outer
+
+
+# Types
+
+DTYPES = tuple(scalar for scalar in SCALARS.values() if scalar.kind != "c")
+"""The types of a tile's elements."""
+
+# The types are looked up by name, because a static type checker takes the attributes of `types` for Python's types.
+BOOL, I32, I64, U64, F32, F64 = (SCALARS[name] for name in ("bool_", "i32", "i64", "u64", "f32", "f64"))
+
+Operand = tuple[ScalarType, type | None]
+"""An operand's type, and the class of the Python number that it behaves like (None for other operands)."""
+
+
+def promoted(operands: Sequence[Operand]) -> Operand | None:
+    """Returns the common type of operands, as ``numpy.result_type`` does, or None if there is none."""
+    strong = [scalar for scalar, weak in operands if weak is None]
+    weak = [each for _, each in operands if each is not None]
+    if not strong:
+        widest = max(weak, key=(bool, int, float).index)
+        return OF_PYTHON[widest], widest
+    if any(scalar.ml_dtypes for scalar in strong):  # NumPy's rule for literals covers only its own types
+        weak = []
+    try:
+        found = of_dtype(np.result_type(*[scalar.dtype for scalar in strong], *[each(1) for each in weak]))
+    except TypeError:
+        return None
+    return None if found is None else (found, None)

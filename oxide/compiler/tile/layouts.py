@@ -26,7 +26,10 @@ rules.
 7. **Pipelines.** A load in a loop is copied to shared memory asynchronously, up to ``stages`` iterations ahead, if only
    products read it and its index is computed from the loop's counter. On Hopper the copy engine (TMA) makes the copies
    if the tiles' rows are multiples of 128 bytes. The buffers then have barriers of their own, so the loop needs no
-   block-wide barrier. A separate warpgroup may then make all copies, for one program after another (``producers.py``).
+   block-wide barrier.
+8. **Producers.** A warpgroup of its own may then make the copies of all pipelines. The blocks of such a program are
+   persistent: there are as many as the GPU holds at once, and each computes one program after another. The producer
+   runs ahead of the other warps, and begins the copies for the next program while they still store their tiles.
 
 On the CPU there are no layouts: each value that needs memory has a buffer, and LLVM vectorises the loops over the
 buffer.
@@ -40,12 +43,16 @@ from typing import final
 
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program, TensorParameter
-from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Node, Region
+from oxide.compiler.tile.ir import EFFECTS, REDUCTIONS, SCATTERS, Node, Region
 from oxide.errors import CompileError
 
-__all__ = ["Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
+__all__ = ["PRODUCER_THREADS", "Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
 
-_LANES = 32
+PRODUCER_THREADS = 128
+"""The threads of a producer. One thread makes the copies, but only a whole warpgroup can release registers to other
+warps."""
+
+LANES = 32
 _MOST_HELD = 64
 """The most elements of a tile in a thread's registers. Accumulators of products are exempt."""
 _MOST_SUMS = 256
@@ -54,6 +61,10 @@ _PANEL_BYTES = 128
 """The bytes of each row that ``wgmma`` takes at once."""
 _MOST_COPIED_ROWS = 256
 """The most rows of a tile that the copy engine copies at once."""
+_MOST_WARPS = 8
+"""The most computing warps of a program with a producer: with more, a thread has too few registers for its sums."""
+_COMPUTED = frozenset((*REDUCTIONS, "cell", "gather", "load", "mma", "order"))
+"""The operations whose scalar results a producer cannot compute, because they read memory or results of other warps."""
 
 
 @final
@@ -87,7 +98,7 @@ class Layout:
     @property
     def row_slots(self) -> int:
         """Returns the number of rows in which a thread has elements."""
-        return self.rows * self.lanes_across // (_LANES * self.warps_down)
+        return self.rows * self.lanes_across // (LANES * self.warps_down)
 
     @property
     def column_slots(self) -> int:
@@ -140,7 +151,9 @@ class Pipeline:
     loads: tuple[Node, ...]
     stages: int
     engine: bool
-    reason: str = ""
+    reason: str
+    running: Node | None
+    """The product that may still run when the next iteration begins. It is the loop's only product."""
 
 
 @final
@@ -153,7 +166,7 @@ class Plan:
     pipelines: dict[Node, Pipeline] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
     producer: bool = False
-    """True if a separate warpgroup makes the copies of all pipelines (``producers.py``)."""
+    """True if a separate warpgroup makes the copies of all pipelines."""
     no_producer: str = ""
     """Why a program whose pipelines the copy engine fills has no producer, or "" for any other program."""
     row_lengths: frozenset[int] = frozenset()
@@ -163,12 +176,12 @@ class Plan:
         """Returns the layout of tiles of a shape, or None if they are in buffers."""
         return self.layouts.get(shape)
 
-    def row_layout(self, length: int) -> Layout | None:
-        """Returns a layout with ``length`` rows, for tiles that have one element for each row, such as the results of
-        reductions along the rows. Returns None if the program has no such tiles."""
-        if length not in self.row_lengths:
+    def rows(self, shape: tuple[int, ...]) -> Layout | None:
+        """Returns a layout whose rows have one element each in tiles of a shape, such as the results of reductions
+        along the rows, or None for tiles of other shapes."""
+        if len(shape) != 1 or shape[0] not in self.row_lengths:
             return None
-        return next((each for shape, each in self.layouts.items() if len(shape) == 2 and each.rows == length), None)
+        return next((each for own, each in self.layouts.items() if len(own) == 2 and each.rows == shape[0]), None)
 
 
 def nodes_of(region: Region) -> Iterator[Node]:
@@ -222,7 +235,11 @@ def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
             loads = tuple(_staged(plan, node))
             if loads:
                 reason = _not_by_engine(loads, hopper)
-                plan.pipelines[node] = Pipeline(loads, stages, not reason, reason)
+                running = _running(plan, node, loads, stages)
+                plan.pipelines[node] = Pipeline(loads, stages, not reason, reason, running)
+    if any(pipeline.engine for pipeline in plan.pipelines.values()):
+        plan.no_producer = _reason_against_producer(program, plan, warps)
+        plan.producer = not plan.no_producer
     return plan
 
 
@@ -240,9 +257,7 @@ def _is_reduced_or_left(product: Node) -> bool:
             continue
         seen.add(node)
         for user in node.users:
-            if user.op in ("sum", "max", "min", "argmax", "argmin") and 1 in (
-                user.detail if isinstance(user.detail, tuple) else (user.detail,)
-            ):
+            if user.op in REDUCTIONS and 1 in user.detail:
                 return True
             if user.op == "mma" and user.inputs[0] is node:
                 return True
@@ -271,7 +286,7 @@ def _product(node: Node, warps: int, chained: bool, hopper: bool) -> Product | s
     wide = hopper and left.dtype.bits == 16 and _suits_wgmma(node, warps)
     if wide:
         down, across = warps, 1
-    if rows * columns > _MOST_SUMS * _LANES * warps:
+    if rows * columns > _MOST_SUMS * LANES * warps:
         return f"a result of shape {node.shape} does not fit the registers of {warps} warps"
     layout = Layout(rows, columns, down, across, 4, 2, True)
     return Product(layout, kind, step, wide, is_in_place(node), _is_left_in_registers(left, layout))
@@ -311,6 +326,15 @@ def source_of(node: Node) -> tuple[bool, Node]:
     return False, node
 
 
+def readers(node: Node) -> list[tuple[Node, bool]]:
+    """Returns the nodes that use a value, each with whether it uses the value's transpose."""
+    found: list[tuple[Node, bool]] = []
+    for user in node.users:
+        turned = source_of(user)[1] is node and bool(user.users)
+        found += [(each, True) for each in user.users] if turned else [(user, False)]
+    return found
+
+
 def is_in_place(node: Node) -> bool:
     """Returns whether a product can overwrite its accumulator: the accumulator is a loop's variable that nothing else
     reads in this iteration."""
@@ -344,7 +368,7 @@ def _spread(plan: Plan, nodes: list[Node], program: Program, warps: int, chained
     sizes = [tensor.scalar.dtype.itemsize for tensor in program.tensors]
     vector = max(1, min(8, _VECTOR_BYTES // max(sizes, default=4)))
     shapes = {node.shape for node in nodes if len(node.shape) in (1, 2)}
-    shapes |= {node.inputs[0].shape for node in nodes if node.op in ("sum", "max", "min", "argmax", "argmin", "store")}
+    shapes |= {node.inputs[0].shape for node in nodes if node.op in (*REDUCTIONS, "store")}
     down = {layout.rows: layout.warps_down for shape, layout in plan.layouts.items()}
     for shape in sorted(shapes, key=lambda each: (-len(each), each)):
         if shape in plan.layouts or len(shape) not in (1, 2):
@@ -365,10 +389,10 @@ def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) ->
     """Returns the ``rows`` layout of a shape, or None if the threads would not all have the same number of elements."""
     if columns & (columns - 1) or rows & (rows - 1):
         return None
-    while vector > 1 and (rows * columns < vector * _LANES * warps or columns < vector):
+    while vector > 1 and (rows * columns < vector * LANES * warps or columns < vector):
         vector //= 2
-    lanes = min(_LANES, columns // vector)
-    most = rows * lanes // _LANES
+    lanes = min(LANES, columns // vector)
+    most = rows * lanes // LANES
     if most < 1:
         return None
     if down is None:
@@ -376,7 +400,7 @@ def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) ->
     across = warps // down
     while vector > 1 and columns % (across * lanes * vector):
         vector //= 2
-    if rows * lanes % (_LANES * down) or columns % (across * lanes * vector):
+    if rows * lanes % (LANES * down) or columns % (across * lanes * vector):
         return None
     return Layout(rows, columns, down, across, lanes, vector, False)
 
@@ -386,10 +410,7 @@ def _find_rows(plan: Plan, nodes: list[Node]) -> None:
     reductions in registers."""
     lengths = set()
     for node in nodes:
-        reduced = (node.op in ("sum", "max", "min") and node.detail == (1,)) or (
-            node.op in ("argmax", "argmin") and node.detail == 1
-        )
-        if reduced and len(node.inputs[0].shape) == 2:
+        if node.op in REDUCTIONS and node.detail == (1,) and len(node.inputs[0].shape) == 2:
             layout = plan.layouts.get(node.inputs[0].shape)
             if layout is not None:
                 lengths.add(layout.rows)
@@ -437,13 +458,7 @@ def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
 def _feeds_products(plan: Plan, load: Node, body: Region) -> bool:
     """Returns whether a load is used only by products on tensor cores that can read it in the order in which it is
     stored."""
-    users = [
-        (user, turned)
-        for node in load.users
-        for user, turned in (
-            [(each, True) for each in node.users] if source_of(node)[1] is load and node.users else [(node, False)]
-        )
-    ]
+    users = readers(load)
     return bool(users) and all(
         user in plan.products and user.region is body and _takes(plan.products[user], user, load, turned)
         for user, turned in users
@@ -468,3 +483,60 @@ def _follows(node: Node, body: Region, counter: Node) -> bool:
     if node.op in EFFECTS or node.op in ("cell", "gather", "load"):
         return False
     return all(_follows(each, body, counter) for each in node.inputs)
+
+
+def _running(plan: Plan, loop: Node, loads: tuple[Node, ...], stages: int) -> Node | None:
+    """Returns the only product of a loop if it may still run when the next iteration begins, or else None. The next
+    iteration must not write the product's inputs before it has waited for the product."""
+    body = loop.detail[0]
+    products = [node for node in nodes_of(body) if node in plan.products]
+    if len(products) != 1 or stages < 3:
+        return None
+    product = plan.products[products[0]]
+    operands = [source_of(each)[1] for each in products[0].inputs[:2]]
+    ahead = all(each in loads or each.region is not body for each in operands)
+    return products[0] if ahead and product.wgmma and product.in_place and not product.left_in_registers else None
+
+
+# Producers
+
+
+def _reason_against_producer(program: Program, plan: Plan, warps: int) -> str:
+    """Returns why a program with pipelines has no producer, or an empty string if it has one."""
+    if warps > _MOST_WARPS:
+        return f"there are more than {_MOST_WARPS} warps"
+    nodes = list(nodes_of(program.body))
+    last = max(loop.index for loop in plan.pipelines)
+    for node in nodes:
+        if node.op in ("assert", "print"):
+            return f"line {node.line} has {node.op}"
+        if (node.op == "store" or node.op in SCATTERS) and node.index < last:
+            return f"line {node.line} writes a tensor before the last pipeline's end"
+    for loop, pipeline in plan.pipelines.items():
+        reason = _against(program, loop, pipeline)
+        if reason:
+            return f"{reason} in the loop at line {loop.line}"
+    return ""
+
+
+def _against(program: Program, loop: Node, pipeline: Pipeline) -> str:
+    if not pipeline.engine:
+        return pipeline.reason
+    if loop.region is not program.body:
+        return "tiles are loaded again and again"
+    if pipeline.running is None:
+        return "no wgmma, in place and with both operands loaded in three or more stages, is alone"
+    _, _, counter = loop.detail
+    scalars = [*loop.inputs[:3], *(each for load in pipeline.loads for each in load.inputs[:-1])]
+    if not all(_is_computed_from_the_place(each, counter) for each in scalars):
+        return "a tile's place is computed from tensors or variables"
+    return ""
+
+
+def _is_computed_from_the_place(node: Node, counter: Node) -> bool:
+    """Returns whether a scalar follows from the program's place, the parameters and a loop's counter."""
+    if node is counter:
+        return True
+    if node.op == "counter" or node.op in EFFECTS or node.op in _COMPUTED or node.shape:
+        return False
+    return all(_is_computed_from_the_place(each, counter) for each in node.inputs)

@@ -19,11 +19,10 @@ from oxide.compiler.declaration.description import checked
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.compiler.signature.annotations import Names, default_values
-from oxide.compiler.signature.closures import exactly
 from oxide.compiler.source.source import keep_text, located, parameter_line
 from oxide.compiler.tile import tile_source as source
 from oxide.compiler.tile.frontend import TensorParameter
-from oxide.compiler.tile.number_types import DTYPES
+from oxide.compiler.tile.ir import DTYPES
 from oxide.compiler.tile.tile_source import TileSource
 from oxide.driver.base import KernelResources
 from oxide.errors import ArgumentError, CompileError, LaunchError
@@ -137,6 +136,16 @@ class TileKernel:
         Raises ``ArgumentError`` and ``CompileError`` before anything is submitted.
         """
         consume((*args, *kwargs.values()))
+        given = self._given(args, kwargs)
+        if any(self._waits(self.parameters[name], each) for name, each in given.items()):
+            names = list(given)
+            parts = [each if isinstance(each, DeviceOperation) else value(each) for each in given.values()]
+            return both(*parts).and_then(lambda results: self(**dict(zip(names, results, strict=True))))
+        return self._launch(given, self._config_for(given))
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of a call by their names, with defaults for all but the constants, which may be
+        missing. Raises ``ArgumentError``."""
         try:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:
@@ -145,11 +154,7 @@ class TileKernel:
         for name in self.parameters:
             if name not in given and name not in self._constants:
                 raise ArgumentError(f"kernel {self.name}: missing a required argument: {name!r}")
-        if any(self._waits(self.parameters[name], each) for name, each in given.items()):
-            names = list(given)
-            parts = [each if isinstance(each, DeviceOperation) else value(each) for each in given.values()]
-            return both(*parts).and_then(lambda results: self(**dict(zip(names, results, strict=True))))
-        return self._launch(given, self._config_for(given))
+        return given
 
     def tune(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = True, **kwargs: Any
@@ -166,14 +171,10 @@ class TileKernel:
         candidates = self._configs if configs is None else checked_configs(self.name, configs, self._constants)
         if not candidates:
             raise ArgumentError(f"kernel {self.name}: tune needs candidates, as in k.tune([{{'warps': 8}}], …)")
-        try:
-            bound = self._signature.bind_partial(*args, **kwargs)
-        except TypeError as error:
-            raise ArgumentError(f"kernel {self.name}: {error}") from None
-        fixed = {name: value for name, value in bound.arguments.items() if name in self._constants}
+        given = self._given(args, kwargs)
+        fixed = {name: value for name, value in given.items() if name in self._constants}
         candidates = tuple(fixed | each for each in candidates)
-        passed = self._passed(bound.arguments)
-        found = search(self, candidates, passed, budget, progress)
+        found = search(self, candidates, self._passed(given), budget, progress)
         self._tuned[found.shapes] = found.config
         return found
 
@@ -198,16 +199,8 @@ class TileKernel:
         return self._launch(dict(zip(names, arguments, strict=True)), config)
 
     def _passed(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the arguments of a launch in the order of the parameters, leaving out the kernel's constants. Missing
-        arguments get their defaults. Raises ``ArgumentError`` for a missing argument without a default."""
-        found = []
-        for name in self.parameters:
-            if name in self._constants:
-                continue
-            if name not in given and name not in self.defaults:
-                raise ArgumentError(f"kernel {self.name}: missing a required argument: {name!r}")
-            found.append(given[name] if name in given else self.defaults[name])
-        return tuple(found)
+        """Returns the arguments of a launch in the order of the parameters, without the kernel's constants."""
+        return tuple(given[name] for name in self.parameters if name not in self._constants)
 
     def _config_for(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the candidate for a launch: the fastest one if ``tune`` has run for its shapes, else the kernel's
@@ -280,12 +273,9 @@ class TileKernel:
         """Returns a description of the kernel on a GPU with the compute capability ``cc``: the place of each value, the
         products that run on tensor cores, the reasons why other products do not, and the loads that run ahead.
         ``given`` is as for ``ptx``."""
-        from oxide.compiler.tile.explanation import explained
-
-        special = self._example(given)
-        tile = special.description.tile
+        tile = self._example(given).description.tile
         assert tile is not None
-        return explained(tile, 10 * cc[0] + cc[1])
+        return tile.explained(10 * cc[0] + cc[1])
 
     def _waits(self, kind: Any, argument: Any) -> bool:
         """Returns whether an argument must be computed before the launch can be checked."""
@@ -395,16 +385,9 @@ class TileKernel:
         """Returns the ``Kernel`` for these tile shapes, constants, warps and stages. The tile kernel's own warps and
         stages are the defaults."""
         warps, stages = warps or self._warps, stages or self._stages
-        key = (
-            source.simulated,
-            warps,
-            stages,
-            *tiles.items(),
-            *(
-                (name, exactly(each) if isinstance(each, int | float | complex | tuple) else each)
-                for name, each in constants.items()
-            ),
-        )
+        threads = _WARP * warps
+        named = ((name, repr(each)) for name, each in constants.items())  # 1, 1.0 and True are different constants
+        key = (*tiles.items(), *named, threads, stages, source.simulated)
         found = self._kernels.get(key)
         if found is None:
             given: dict[str, Any] = {}
@@ -416,14 +399,6 @@ class TileKernel:
                     given[name] = TensorParameter(name, kind.scalar, kind.ndim, tiles.get(name), target)
                 else:
                     given[name] = kind
-            threads = _WARP * warps
-            plain = (
-                *tiles.items(),
-                *((name, repr(each)) for name, each in constants.items()),
-                threads,
-                stages,
-                source.simulated,
-            )
             found = self._kernels[key] = Kernel(
                 self.function,
                 launches=KernelLaunches(),
@@ -434,7 +409,7 @@ class TileKernel:
                 block=threads,
                 partial=True,
                 tile=TileSource(self.function, given, threads, stages, self._fastmath),
-                tile_key=plain,
+                tile_key=key,
                 prebuilt=self._prebuilt,
             )
         return found
@@ -508,30 +483,25 @@ def _parameters(function: Callable[..., Any], local_names: Mapping[str, Any]) ->
     found: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         name = parameter.name
-        place = parameter_line(function, name)
+
+        def refused(problem: str, name: str = name) -> CompileError:
+            return located(function, f"kernel {function.__name__}: {problem}", *parameter_line(function, name))
+
         if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise located(
-                function,
-                f"kernel {function.__name__}: parameter {name} must be an ordinary one, without * or /",
-                *place,
-            )
+            raise refused(f"parameter {name} must be an ordinary one, without * or /")
         if parameter.annotation is inspect.Parameter.empty:
-            raise located(
-                function,
-                f"kernel {function.__name__}: parameter {name} needs an annotation: tile.Tensor[f32, 2], "
-                "tile.Partition[f32, 2], tile.Constant[int] or a scalar type",
-                *place,
+            raise refused(
+                f"parameter {name} needs an annotation: tile.Tensor[f32, 2], tile.Partition[f32, 2], "
+                "tile.Constant[int] or a scalar type"
             )
         kind = names.evaluate(parameter.annotation, f"the annotation of {name}", name)
         kind = {float: None, int: None}.get(kind, kind) if isinstance(kind, type) else kind
         scalar = kind.scalar if isinstance(kind, Annotation) else kind
         if not isinstance(kind, Annotation | ScalarType) or (not _is(kind, "constant") and scalar not in DTYPES):
-            raise located(
-                function,
-                f"kernel {function.__name__}: the annotation of {name} is no type of a tile kernel's parameter: use "
-                "tile.Tensor[f32, 2], tile.Partition[f32, 2], tile.Constant[int] or a scalar type of "
-                + " ".join(each.name for each in DTYPES),
-                *place,
+            raise refused(
+                f"the annotation of {name} is no type of a tile kernel's parameter: use tile.Tensor[f32, 2], "
+                "tile.Partition[f32, 2], tile.Constant[int] or a scalar type of "
+                + " ".join(each.name for each in DTYPES)
             )
         found[name] = kind
     return found

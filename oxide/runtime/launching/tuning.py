@@ -26,7 +26,7 @@ import numpy as np
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.source.source import text_of
-from oxide.compiler.tile.number_types import DTYPES
+from oxide.compiler.tile.ir import DTYPES
 from oxide.errors import ArgumentError, OxideError, cell_of
 from oxide.host import disk
 from oxide.host.messages import written

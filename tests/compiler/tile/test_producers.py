@@ -12,7 +12,7 @@ import oxide
 from examples.tiles import gemm
 from oxide import bf16, d2h, f16, f32, h2d, i32, tile, zeros
 from oxide.compiler.tile import tile_source as source
-from oxide.compiler.tile.lowering import engine_rings, producer
+from oxide.compiler.tile.lowering import pipelines
 from oxide.compiler.tile.lowering.state import Lowering
 
 from .test_tensor_cores import numbers, plan
@@ -203,15 +203,7 @@ class TestSanitized:
         test_two_pipelines_and_values_that_other_warps_compute(256)
 
     def test_a_producer_that_does_not_wait_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fill = producer.FedRing._fill
-
-        def without_waits(ring: producer.FedRing, counter: str) -> None:
-            with monkeypatch.context() as inner:
-                inner.setattr(engine_rings, "call", lambda low, what, *more: what == "wait" or call(low, what, *more))
-                fill(ring, counter)
-
-        call = engine_rings.call
-        monkeypatch.setattr(producer.FedRing, "_fill", without_waits)
+        monkeypatch.setattr(pipelines.EngineRing, "_wait_until_read", lambda ring, copied, stage, turn: None)
         with pytest.raises(oxide.errors.BarrierError, match="waits for 1 arrivals and 0 bytes of copies"):
             faulty()
 

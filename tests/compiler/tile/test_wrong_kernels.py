@@ -456,6 +456,13 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "the assertion does not hold: one is small",
     ),
     (
+        "assert_of_a_tile",
+        "assert a > 0",
+        1,
+        0,
+        "assert takes one truth value, and this is a tile (8, 8) of bool_; use where(…) for each element",
+    ),
+    (
         "unpack",
         "p, q = a",
         1,

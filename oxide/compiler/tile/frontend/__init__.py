@@ -1,8 +1,7 @@
 """Translates Python to tile IR, without numba, by evaluating a kernel's syntax tree.
 
-``node_maker.py`` makes the nodes, ``tile_functions.py`` and ``tensors.py`` have the functions of tiles and of whole
-tensors, and ``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax
-tree, from which ``jumps.py`` removes jumps first.
+``node_maker.py`` makes the nodes, and ``words.py`` has the functions of tiles and of whole tensors.
+``expressions.py`` and ``statements.py`` evaluate the syntax tree, from which ``jumps.py`` removes jumps first.
 """
 
 from __future__ import annotations

@@ -12,17 +12,14 @@ from typing import Any, final
 
 from oxide.compiler.check import advice
 from oxide.compiler.source.source import closure_values, parse_definition
-from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.number_types import BOOL
+from oxide.compiler.tile.ir import BOOL, Node
 from oxide.host.messages import written
 from oxide.language import tile as language
 from oxide.language.types import OF_PYTHON, ScalarType
 
-from . import tensors
-from . import tile_functions as operations
+from . import words
 from .node_maker import Nodes, TensorParameter
-from .tensors import Method
-from .words import taken, word
+from .words import Method, taken, word
 
 _BINARY: dict[type, tuple[str, str, Callable[[Any, Any], Any]]] = {
     ast.Add: ("add", "+", operator.add),
@@ -133,7 +130,7 @@ class Expressions:
         if not isinstance(test, Node):
             return self.value(expression.body if test else expression.orelse)
         condition = self.nodes.truth(test, "if")
-        return operations.where(self.nodes, condition, self.value(expression.body), self.value(expression.orelse))
+        return words.where(self.nodes, condition, self.value(expression.body), self.value(expression.orelse))
 
     def of_BoolOp(self, expression: ast.BoolOp) -> Any:
         both = isinstance(expression.op, ast.And)
@@ -155,11 +152,8 @@ class Expressions:
             if value.dtype is BOOL and plain.dtype is BOOL:
                 found = self.nodes.elementwise(name, (value, plain))
             else:
-                found = (
-                    operations.where(self.nodes, test, found, value)
-                    if both
-                    else operations.where(self.nodes, test, value, found)
-                )
+                yes, no = (found, value) if both else (value, found)
+                found = words.where(self.nodes, test, yes, no)
         return found
 
     def of_Compare(self, expression: ast.Compare) -> Any:
@@ -167,7 +161,6 @@ class Expressions:
         found: Any = None
         for kind, each in zip(expression.ops, expression.comparators, strict=True):
             right = self.value(each)
-            self.nodes.at = expression
             if isinstance(kind, ast.Is | ast.IsNot):
                 part: Any = (left is right) is isinstance(kind, ast.Is)
             else:
@@ -178,7 +171,6 @@ class Expressions:
 
     def of_BinOp(self, expression: ast.BinOp) -> Any:
         left, right = self.value(expression.left), self.value(expression.right)
-        self.nodes.at = expression
         return self.binary(type(expression.op), left, right)
 
     def binary(self, kind: type, left: Any, right: Any) -> Any:
@@ -195,16 +187,15 @@ class Expressions:
             except (TypeError, ZeroDivisionError, ValueError) as error:
                 self.nodes.refuse(f"{self.nodes.shown(left)} {sign} {self.nodes.shown(right)}: {error}")
         if op == "matmul":
-            return operations.matmul(self.nodes, left, right, None)
+            return words.matmul(self.nodes, left, right, None)
         if op == "pow":
-            return operations.power(self.nodes, left, right)
-        if op in operations.COMPARISONS:
-            return operations.compare(self.nodes, op, (left, right), sign)
+            return words.power(self.nodes, left, right)
+        if op in words.COMPARISONS:
+            return words.compare(self.nodes, op, (left, right), sign)
         return self.nodes.elementwise(op, (left, right), what=sign)
 
     def of_UnaryOp(self, expression: ast.UnaryOp) -> Any:
         value = self.value(expression.operand)
-        self.nodes.at = expression
         op, plain = _UNARY[type(expression.op)]
         if not isinstance(value, Node):
             try:
@@ -222,14 +213,13 @@ class Expressions:
     def of_Attribute(self, expression: ast.Attribute) -> Any:
         this = self.value(expression.value)
         name = expression.attr
-        self.nodes.at = expression
         if isinstance(this, TensorParameter):
-            return tensors.attribute(self.nodes, this, name)
+            return words.attribute(self.nodes, this, name)
         if isinstance(this, Node):
             if name in ("shape", "dtype", "ndim", "size"):
                 return len(this.shape) if name == "ndim" else getattr(this, name)
             if name == "T":
-                return operations.transpose(self.nodes, this, None)
+                return words.transpose(self.nodes, this, None)
             if name in _METHODS:
                 return Method(this, name)
             hint = f"; tile.{name}(x) may be what you mean" if name in language.WORDS else ""
@@ -250,7 +240,6 @@ class Expressions:
         if isinstance(this, Node):
             return self._subscript(this, expression)
         key = self.value(expression.slice)
-        self.nodes.at = expression
         if isinstance(this, TensorParameter):
             reach = (
                 "gather(…) are elements of it" if this.is_target else f"{this.name}.load(index, shape) is a tile of it"
@@ -272,7 +261,6 @@ class Expressions:
     def _subscript(self, this: Node, expression: ast.Subscript) -> Node:
         """Evaluates ``x[:, None]``, which adds axes to a tile."""
         keys = self.value(expression.slice)
-        self.nodes.at = expression
         keys = keys if isinstance(keys, tuple) else (keys,)
         if Ellipsis in [each for each in keys if not isinstance(each, Node)]:
             place = keys.index(Ellipsis)
@@ -299,7 +287,6 @@ class Expressions:
             self.nodes.refuse("a call in a tile kernel has no * and no **; write its arguments one by one")
         arguments = [self.value(each) for each in expression.args]
         named = {str(each.arg): self.value(each.value) for each in expression.keywords}
-        self.nodes.at = expression
         if isinstance(called, Method):
             return self._method(called, arguments, named)
         if isinstance(called, language.Word):
@@ -387,12 +374,12 @@ class Expressions:
         this, name = called.this, called.name
         if isinstance(this, TensorParameter):
             if name == "store":
-                return tensors.store(self.nodes, this, *taken(self.nodes, "store", arguments, named, ("value",)))
+                return words.store(self.nodes, this, *taken(self.nodes, "store", arguments, named, ("value",)))
             if this.tile is not None and not arguments and not (set(named) - {"padding"}):
-                index: Any = tensors.own_index(self.nodes, this)
-                return tensors.load(self.nodes, this, index, this.tile, named.get("padding", 0))
+                index: Any = words.own_index(self.nodes, this)
+                return words.load(self.nodes, this, index, this.tile, named.get("padding", 0))
             given = taken(self.nodes, "load", arguments, named, ("index", "shape"), padding=0)
-            return tensors.load(self.nodes, this, *given)
+            return words.load(self.nodes, this, *given)
         if name == "astype":
             (dtype,) = taken(self.nodes, "astype", arguments, named, ("dtype",))
             return self.nodes.convert(this, self.nodes.dtype(dtype))

@@ -13,8 +13,7 @@ from typing import Any, NoReturn, TypeVar, final
 import numpy as np
 
 from oxide.compiler.source.source import located
-from oxide.compiler.tile.ir import Node, Region, Site
-from oxide.compiler.tile.number_types import BOOL, DTYPES, F64, U64, promoted
+from oxide.compiler.tile.ir import BOOL, DTYPES, F64, U64, Node, Region, Site, promoted
 from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language import tile as language

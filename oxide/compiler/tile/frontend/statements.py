@@ -14,15 +14,13 @@ from typing import Any, final
 import numpy as np
 
 from oxide.compiler.check.assignment import stored_names, unassigned_names
-from oxide.compiler.tile.ir import Cell, Node, Region
-from oxide.compiler.tile.number_types import BOOL, I64, U64, promoted
+from oxide.compiler.tile.ir import BOOL, I64, U64, Cell, Node, Region, promoted
 from oxide.errors import CompileError
 from oxide.language import tile as language
 from oxide.language.types import ScalarType
 
 from .expressions import Expressions, Returned
-from .jumps import without_jumps
-from .liveness import is_read
+from .jumps import is_read, without_jumps
 from .node_maker import Nodes
 
 _MOST_TURNS = 10_000
@@ -131,7 +129,6 @@ class Statements:
     def do_AugAssign(self, statement: ast.AugAssign) -> None:
         if not isinstance(statement.target, ast.Name):
             raise self._no_element()
-        self.nodes.at = statement
         before = self.expressions.lookup(statement.target.id)
         result = self.expressions.binary(type(statement.op), before, self.expressions.value(statement.value))
         self.assign(statement.target, result)
@@ -166,7 +163,7 @@ class Statements:
             if not condition:
                 self.nodes.refuse(f"the assertion does not hold{': ' + message if message else ''}")
             return
-        test = condition if condition.dtype is BOOL else self.nodes.elementwise("ne", (condition, 0), BOOL)
+        test = self.nodes.truth(condition, "assert")
         self.nodes.node("assert", (test,), BOOL, (), self.nodes.site(message))
 
     # Branches

@@ -1,19 +1,38 @@
-"""The vocabulary of tile kernels, such as ``tile.sum``: maps a call to the function that makes its nodes."""
+"""The vocabulary of tile kernels, such as ``tile.sum``: maps a call to the function that makes its nodes.
+
+The functions compute result types and shapes, and check arguments. The methods of tensors are here too.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
+import operator
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, final
 
-from oxide.compiler.tile.ir import SCATTERS
-from oxide.compiler.tile.number_types import F32, I64
+from oxide.compiler.tile.ir import BOOL, F32, F64, I64, SCATTERS, U64, Node
+from oxide.host.messages import written
 from oxide.language import tile as language
+from oxide.language.types import SCALARS
 
-from . import tensors
-from . import tile_functions as operations
-from .node_maker import Nodes
+from .node_maker import Nodes, TensorParameter
+
+__all__ = [
+    "COMPARISONS", "Method", "attribute", "compare", "load", "matmul", "own_index", "power", "store", "taken",
+    "transpose", "where", "word",
+]  # fmt: skip
+
+_MOST_FACTORS = 8
+"""The greatest exponent of ``**`` that is computed by multiplications."""
+
+COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+_FAMILIES = {"atomic_add": "add", "atomic_max": "order", "atomic_min": "order"}
+"""The families of atomic  The operations that are not listed are of the family ``bits``."""
 
 
 def taken(
@@ -59,6 +78,9 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[
     return names, {each.name: each.default for each in own if each.default is not each.empty}, takes_name
 
 
+# Tiles
+
+
 def _unary(build: Nodes, name: str, x: Any) -> Any:
     found = build.lifted(x, name)
     if found.weak is not None and name in language.FLOATING:
@@ -73,7 +95,7 @@ def _extreme(build: Nodes, name: str, a: Any, b: Any) -> Any:
 
 
 def _zeros_or_ones(build: Nodes, name: str, shape: Any, dtype: Any = F32) -> Any:
-    return operations.filled(build, name, shape, int(name == "ones"), dtype)
+    return filled(build, name, shape, int(name == "ones"), dtype)
 
 
 def _arange(build: Nodes, name: str, n: Any, dtype: Any = I64) -> Any:
@@ -97,18 +119,369 @@ def _cdiv(build: Nodes, a: Any, b: Any) -> Any:
     return build.elementwise("neg", (build.elementwise("floordiv", (build.elementwise("neg", (one,)), two)),))
 
 
+def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
+    """Makes the node of a comparison. Integers are compared as numbers, whichever types they have, as in NumPy: a
+    literal need not fit the type that it meets, and neither does a place or a counter."""
+    for this, other in (sides, sides[::-1]):
+        number = this.detail if isinstance(this, Node) and this.op == "constant" and this.weak is int else this
+        if type(number) is int and isinstance(other, Node) and other.dtype.kind in "iu":
+            low, high = other.dtype.limits
+            if not low <= number <= high:  # all elements are on one side of it
+                holds = COMPARISONS[op](number, 0) if this is sides[0] else COMPARISONS[op](0, number)
+                return build.broadcast(build.constant(holds, BOOL), other.shape)
+    one, two = (build.lifted(each, what) for each in sides)
+    integers = one.dtype.kind in "iu" and two.dtype.kind in "iu" and "constant" not in (one.op, two.op)
+    if integers and one.dtype is not two.dtype:
+        if U64 in (one.dtype, two.dtype) and "i" in (one.dtype.kind, two.dtype.kind):
+            return _compare_with_u64(build, op, one, two, what)
+        if int in (one.weak, two.weak):
+            one, two = build.cast(one, I64), build.cast(two, I64)
+    return build.elementwise(op, (one, two), BOOL, what=what)
+
+
+def _compare_with_u64(build: Nodes, op: str, one: Node, two: Node, what: str) -> Node:
+    """Makes the nodes of a comparison of an u64 and a signed integer. A negative number is below each u64."""
+    below = build.elementwise("lt", (two if one.dtype is U64 else one, 0), BOOL)
+    same = build.elementwise(op, (build.cast(one, U64), build.cast(two, U64)), BOOL, what=what)
+    if COMPARISONS[op](0, -1) if one.dtype is U64 else COMPARISONS[op](-1, 0):
+        return build.elementwise("or", (below, same))
+    return build.elementwise("and", (build.elementwise("invert", (below,)), same))
+
+
+def filled(build: Nodes, name: str, shape: Any, value: Any, dtype: Any = F32) -> Node:
+    kind = build.dtype(dtype)
+    found = build.lifted(value, name)
+    if found.shape:
+        build.refuse(f"{name} takes one number, not {build.shown(found)}; broadcast_to repeats a tile")
+    return build.broadcast(build.convert(found, kind), build.sizes(shape, name))
+
+
+def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
+    test = build.lifted(condition, "where")
+    if test.dtype is not BOOL:
+        build.refuse(f"where takes a condition of bools, not {build.shown(test)}")
+    one, two = build.lifted(a, "where"), build.lifted(b, "where")
+    kind, weak = build.common_type((one, two))
+    shape = build.common_shape((test, one, two))
+    inputs = [build.broadcast(each, shape) for each in (test, build.cast(one, kind), build.cast(two, kind))]
+    return build.node("where", inputs, kind, shape, weak=weak)
+
+
+def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = False) -> Node:
+    found = build.lifted(x, name)
+    ndim = len(found.shape)
+    given = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(sorted({build.axis(each, ndim, name) for each in given}))
+    if name == "sum" and found.dtype.kind in "iub":
+        found = build.cast(found, U64 if found.dtype.kind == "u" else I64)
+    if not axes:
+        return found
+    kept = tuple(1 if place in axes else size for place, size in enumerate(found.shape))
+    shape = tuple(size for place, size in enumerate(found.shape) if place not in axes)
+    made = build.node(name, (found,), found.dtype, shape, axes)
+    keep = build.flag(keepdims, f"{name}: keepdims")
+    return build.node("reshape", (made,), found.dtype, kept) if keep else made
+
+
+def along(build: Nodes, name: str, x: Any, axis: Any = None) -> Node:
+    found = build.lifted(x, name)
+    if axis is None:
+        if len(found.shape) != 1:
+            found = build.node("reshape", (found,), found.dtype, (found.size,))
+        axis = 0
+    place = build.axis(axis, len(found.shape), name)
+    if name == "cumsum":
+        if found.dtype.kind in "iub":
+            found = build.cast(found, U64 if found.dtype.kind == "u" else I64)
+        return build.node(name, (found,), found.dtype, found.shape, place)
+    return build.node(name, (found,), I64, found.shape[:place] + found.shape[place + 1 :], (place,))
+
+
+def sort(build: Nodes, x: Any, axis: Any = -1, descending: Any = False) -> Node:
+    found = build.lifted(x, "sort")
+    place = build.axis(axis, len(found.shape), "sort")
+    down = build.flag(descending, "sort: descending")
+    return build.node("sort", (found,), found.dtype, found.shape, (place, down, False))
+
+
+def topk(build: Nodes, x: Any, k: Any, axis: Any = -1) -> tuple[Node, Node]:
+    found = build.lifted(x, "topk")
+    place = build.axis(axis, len(found.shape), "topk")
+    length = found.shape[place]
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length:
+        build.refuse(
+            f"topk: k is a number from 1 to {length}, the tile's length along axis {place}, that is known when the "
+            f"kernel is compiled, not {build.shown(k)}"
+        )
+    shape = (*found.shape[:place], k, *found.shape[place + 1 :])
+    made = build.node("sort", (found,), found.dtype, shape, (place, True, True))
+    return made, build.node("order", (made,), I64, shape)
+
+
+def rand(build: Nodes, seed: Any, counters: Any) -> Node:
+    key, numbers = build.lifted(seed, "rand"), build.lifted(counters, "rand")
+    if key.shape or key.dtype.kind not in "iu":
+        build.refuse(f"rand takes an integer as seed, not {build.shown(key)}")
+    if numbers.dtype.kind not in "iu":
+        build.refuse(f"rand takes a tile of integers as counters, as tile.arange(n), not {build.shown(numbers)}")
+    both = [build.broadcast(build.cast(key, I64), numbers.shape), build.cast(numbers, I64)]
+    return build.node("rand", both, F32, numbers.shape)
+
+
+def reshape(build: Nodes, x: Any, shape: Any) -> Node:
+    found = build.lifted(x, "reshape")
+    sizes = list(shape) if isinstance(shape, tuple | list) else [shape]
+    if sizes.count(-1) == 1 and all(isinstance(each, int) for each in sizes):
+        rest = -math.prod(sizes)
+        sizes[sizes.index(-1)] = found.size // rest if rest else 0
+        if rest and found.size % rest:
+            build.refuse(f"a tile of shape {found.shape} cannot be reshaped to {written(shape)}")
+    result = build.sizes(tuple(sizes), "reshape") if sizes else ()
+    if math.prod(result) != found.size:
+        build.refuse(f"a tile of shape {found.shape} cannot be reshaped to {written(shape)}")
+    return build.node("reshape", (found,), found.dtype, result)
+
+
+def transpose(build: Nodes, x: Any, axes: Any = None) -> Node:
+    found = build.lifted(x, "transpose")
+    ndim = len(found.shape)
+    if axes is None:
+        order = tuple(reversed(range(ndim)))
+    elif isinstance(axes, tuple | list):
+        order = tuple(build.axis(each, ndim, "transpose") for each in axes)
+    else:
+        build.refuse(f"transpose takes a tuple of axes, not {build.shown(axes)}")
+    if sorted(order) != list(range(ndim)):
+        build.refuse(f"transpose: {written(axes)} is no order of the {ndim} axes of a tile of shape {found.shape}")
+    return build.node("transpose", (found,), found.dtype, tuple(found.shape[each] for each in order), order)
+
+
+def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
+    found, sizes = build.lifted(x, "broadcast_to"), build.sizes(shape, "broadcast_to")
+    if not build.broadcasts(found.shape, sizes):
+        build.refuse(f"a tile of shape {found.shape} cannot be broadcast to {sizes}")
+    return build.broadcast(found, sizes)
+
+
+def cat(build: Nodes, tiles: Any, axis: Any = 0) -> Node:
+    if not isinstance(tiles, tuple | list) or not tiles:
+        build.refuse("cat takes a tuple of tiles, as in cat((a, b))")
+    found = [build.lifted(each, "cat") for each in tiles]
+    kind, _ = build.common_type(found, "cat: ")
+    place = build.axis(axis, len(found[0].shape), "cat")
+    rest = {(len(each.shape), each.shape[:place], each.shape[place + 1 :]) for each in found}
+    if len(rest) > 1:
+        build.refuse(f"cat: {' and '.join(str(each.shape) for each in found)} differ in another axis than {place}")
+    shape = list(found[0].shape)
+    shape[place] = sum(each.shape[place] for each in found)
+    return build.node("cat", [build.cast(each, kind) for each in found], kind, tuple(shape), place)
+
+
+def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
+    """Makes the node of ``mma``, or of ``a @ b``, which has no ``acc``. Products of f16, bf16 and 8-bit floats are
+    summed in f32."""
+    one, two = build.lifted(a, "mma"), build.lifted(b, "mma")
+    if len(one.shape) != 2 or len(two.shape) != 2 or one.shape[1] != two.shape[0]:
+        hint = ""
+        if len(one.shape) == len(two.shape) == 2 and one.shape[1] == two.shape[1]:
+            hint = "; did you mean b.T?"
+        build.refuse(f"mma takes tiles of shapes (m, k) and (k, n), not {one.shape} and {two.shape}{hint}")
+    shape = (one.shape[0], two.shape[1])
+    kind, _ = build.common_type((one, two), "mma: ")
+    if kind.kind == "b":
+        build.refuse(f"mma takes numbers, not {one.dtype.name} and {two.dtype.name}")
+    if acc is None:
+        result, sums = kind, F32 if kind.dtype.itemsize <= 2 and kind.kind == "f" else kind
+        total = build.broadcast(build.constant(0, sums), shape)
+    else:
+        total = build.lifted(acc, "mma")
+        result = sums = total.dtype
+        if total.shape != shape:
+            build.refuse(f"mma: {one.shape} times {two.shape} is {shape}, and the sum that it adds to is {total.shape}")
+        if (sums.kind == "f") != (kind.kind == "f") or sums.dtype.itemsize < max(4, kind.dtype.itemsize):
+            better = "i32 or i64" if kind.kind != "f" else "f64" if kind is F64 else "f32"
+            build.refuse(f"mma: products of {kind.name} are not summed in {sums.name}; use {better}")
+    rounds = build.flag(tf32, "mma: tf32")
+    if rounds and kind is not F32:
+        build.refuse(f"mma: tf32=True is for tiles of f32, not of {kind.name}")
+    made = build.node("mma", (build.cast(one, kind), build.cast(two, kind), total), sums, shape, rounds)
+    return build.cast(made, result)
+
+
+def power(build: Nodes, base: Any, exponent: Any) -> Any:
+    """Makes the nodes of ``base ** exponent``. A small integer exponent becomes multiplications."""
+    if isinstance(exponent, int) and not isinstance(exponent, bool) and 0 <= exponent <= _MOST_FACTORS:
+        found = build.lifted(base, "**")
+        if exponent == 0:
+            return build.broadcast(build.cast(build.lifted(1), found.dtype), found.shape)
+        result = found
+        for _ in range(exponent - 1):
+            result = build.elementwise("mul", (result, found), what="**")
+        return result
+    one, two = build.lifted(base, "**"), build.lifted(exponent, "**")
+    if one.dtype.kind != "f" and two.dtype.kind != "f":
+        build.refuse(f"** of integers takes an exponent of 0 to {_MOST_FACTORS}; convert the base with .astype(f32)")
+    return build.elementwise("pow", (one, two), what="**")
+
+
+# Tensors
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a tile or a tensor that has not been called yet."""
+
+    this: Any
+    name: str
+
+
+def attribute(build: Nodes, this: TensorParameter, name: str) -> Any:
+    """Returns the value of a tensor's attribute. Raises ``CompileError`` for an attribute that the tensor does not
+    have."""
+    if name == "shape":
+        return tuple(build.node("length", (), I64, (), (this.name, axis)) for axis in range(this.ndim))
+    if name == "dtype":
+        return this.scalar
+    if name == "ndim":
+        return this.ndim
+    if this.is_target:
+        build.refuse(f"a target has no .{name}; it has .shape .dtype .ndim, and gather, scatter and the atomic "
+                     "operations reach its elements")  # fmt: skip
+    if name == "load":
+        return Method(this, name)
+    if this.tile is None:
+        if name == "store":
+            build.refuse(f"{this.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Partition")
+        build.refuse(f"a tensor has no .{name}; it has .shape .dtype .ndim and .load(index, shape)")
+    if name == "tile_shape":
+        return this.tile
+    if name == "index":
+        return own_index(build, this)
+    if name == "store":
+        return Method(this, name)
+    raise build.error(
+        f"a partition has no .{name}; it has .index .tile_shape .shape .dtype .ndim .load() and .store(tile)"
+    )
+
+
+def own_index(build: Nodes, this: TensorParameter) -> tuple[Node, ...]:
+    """Returns the index of the program's own tile in a partition."""
+    return tuple(build.node("program_id", (), I64, (), axis) for axis in range(this.ndim))
+
+
+def load(build: Nodes, tensor: TensorParameter, index: Any, shape: Any, padding: Any) -> Node:
+    """Makes the node of ``x.load(index, shape, padding)``: loads a tile. The index counts in tiles."""
+    places = tuple(index) if isinstance(index, tuple | list) else (index,)
+    sizes = build.sizes(shape, f"{tensor.name}.load")
+    if len(places) != tensor.ndim or len(sizes) != tensor.ndim:
+        build.refuse(f"{tensor.name} has {tensor.ndim} axes: load takes as many indices and lengths, not "
+                     f"{len(places)} and {len(sizes)}")  # fmt: skip
+    found = [build.lifted(each, "load") for each in places]
+    for each in found:
+        if each.shape or each.dtype.kind not in "iu":
+            build.refuse(f"{tensor.name}.load takes integers that count in tiles, not {build.shown(each)}")
+    inputs = [*[build.cast(each, I64) for each in found], _padding(build, tensor, padding, "load")]
+    return build.node("load", inputs, tensor.scalar, sizes, tensor)
+
+
+def _padding(build: Nodes, tensor: TensorParameter, padding: Any, what: str) -> Node:
+    found = build.lifted(padding, "padding")
+    if found.shape or found.op != "constant":
+        build.refuse(f"the padding of a {what} is a number that is known when the kernel is compiled")
+    return build.convert(found, tensor.scalar)
+
+
+def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
+    """Makes the node of ``load_like(x, z)``: loads the tile of ``x`` at the index of the program's own tile in
+    ``z``."""
+    if not isinstance(like, TensorParameter) or like.tile is None:
+        build.refuse(f"load_like takes a tensor and a partition, not {build.shown(like)}")
+    if not isinstance(x, TensorParameter) or x.is_target or x.ndim != like.ndim:
+        build.refuse(f"load_like takes a tensor with {like.ndim} axes, as {like.name} has, not {build.shown(x)}")
+    return load(build, x, own_index(build, like), like.tile, padding)
+
+
+def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
+    """Returns the node of values to write to a tensor. Raises ``CompileError`` if they have another type."""
+    found = build.lifted(values, what)
+    if found.weak is not None:
+        found = build.convert(found, tensor.scalar)
+    if found.dtype is not tensor.scalar:
+        build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
+                     f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
+    return found
+
+
+def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
+    assert tensor.tile is not None
+    found = _elements(build, tensor, value, f"{tensor.name}.store")
+    if not build.broadcasts(found.shape, tensor.tile):
+        build.refuse(f"the tiles of {tensor.name} have shape {tensor.tile}, and this one has {found.shape}")
+    build.node("store", (build.broadcast(found, tensor.tile),), found.dtype, (), tensor)
+
+
+def _places(build: Nodes, name: str, tensor: Any, indices: Any, mask: Any) -> tuple[list[Node], Node, tuple[int, ...]]:
+    """Returns the elements' indices along each axis, the mask, and their common shape."""
+    each = tuple(indices) if isinstance(indices, tuple | list) else (indices,)
+    if len(each) != tensor.ndim:
+        build.refuse(
+            f"{name}: {tensor.name} has {tensor.ndim} axes and takes as many tiles of indices, not {len(each)}"
+        )
+    found = [build.lifted(one, name) for one in each]
+    for one in found:
+        if one.dtype.kind not in "iu":
+            build.refuse(f"{name} takes integers as indices, not {build.shown(one)}")
+    test = build.lifted(True if mask is None else mask, f"{name}: mask")
+    if test.dtype is not BOOL:
+        build.refuse(f"{name}: the mask is of bools, not {build.shown(test)}")
+    shape = build.common_shape([*found, test])
+    return [build.broadcast(build.cast(one, I64), shape) for one in found], build.broadcast(test, shape), shape
+
+
+def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
+    """Adds a fault site for each axis of a tensor. Returns the sites' numbers."""
+    return tuple(build.site(tensor.name, tensor.name, axis) for axis in range(tensor.ndim))
+
+
+def gather(build: Nodes, tensor: Any, indices: Any, mask: Any = None, padding: Any = 0) -> Node:
+    """Makes the node of ``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
+    if not isinstance(tensor, TensorParameter):
+        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}")
+    places, test, shape = _places(build, "gather", tensor, indices, mask)
+    inputs = [*places, test, _padding(build, tensor, padding, "gather")]
+    return build.node("gather", inputs, tensor.scalar, shape, (tensor, _sites(build, tensor)))
+
+
+def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any = None) -> None:
+    """Makes the node of ``scatter`` or of an atomic operation, on elements of a target or a partition."""
+    if not isinstance(tensor, TensorParameter):
+        build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
+    if tensor.tile is None and not tensor.is_target:
+        build.refuse(f"{tensor.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Target")
+    kinds = [each.name for each in SCALARS.values() if _FAMILIES.get(name, "bits") in each.atomics]
+    if name != "scatter" and tensor.scalar.name not in kinds:
+        build.refuse(f"{name} changes elements of {' '.join(kinds)}, and {tensor.name} has {tensor.scalar.name}")
+    places, test, shape = _places(build, name, tensor, indices, mask)
+    found = _elements(build, tensor, values, name)
+    if not build.broadcasts(found.shape, shape):
+        build.refuse(f"{name}: the indices have shape {shape}, and the values {found.shape}")
+    inputs = [*places, test, build.broadcast(found, shape)]
+    build.node(name, inputs, found.dtype, (), (tensor, _sites(build, tensor)))
+
+
 _WORDS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys((*language.FLOATING, "abs", "floor", "ceil"), _unary),
     **dict.fromkeys(("maximum", "minimum"), _extreme),
     **dict.fromkeys(("zeros", "ones"), _zeros_or_ones),
-    **dict.fromkeys(("sum", "max", "min"), operations.reduce),
-    **dict.fromkeys(("argmax", "argmin", "cumsum"), operations.along),
-    **dict.fromkeys(SCATTERS, tensors.scatter),
+    **dict.fromkeys(("sum", "max", "min"), reduce),
+    **dict.fromkeys(("argmax", "argmin", "cumsum"), along),
+    **dict.fromkeys(SCATTERS, scatter),
     **dict.fromkeys(("program_id", "num_programs"), _of_grid),
-    "where": operations.where, "full": operations.filled, "arange": _arange, "sort": operations.sort,
-    "topk": operations.topk, "rand": operations.rand, "reshape": operations.reshape,
-    "transpose": operations.transpose, "broadcast_to": operations.broadcast_to, "cat": operations.cat,
-    "mma": operations.matmul, "load_like": tensors.load_like, "gather": tensors.gather, "cdiv": _cdiv,
+    "where": where, "full": filled, "arange": _arange, "sort": sort,
+    "topk": topk, "rand": rand, "reshape": reshape,
+    "transpose": transpose, "broadcast_to": broadcast_to, "cat": cat,
+    "mma": matmul, "load_like": load_like, "gather": gather, "cdiv": _cdiv,
 }  # fmt: skip
 """The functions that make the nodes of each word. The parameters after ``build``, and after the word's own name if the
 function takes it, are the parameters of the word."""

@@ -8,21 +8,21 @@ one with checks for tiles at an edge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from oxide.compiler.ir.instructions import FAST
 from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import LoweredKernel
+from oxide.compiler.signature.signature import Parameter
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Region
-from oxide.compiler.tile.layouts import Plan, TooLarge
-from oxide.compiler.tile.producers import PRODUCER_THREADS
+from oxide.compiler.tile.layouts import LANES, PRODUCER_THREADS, Plan, TooLarge
 from oxide.errors import cell_of
-from oxide.language.types import ScalarType
 
-from . import engine_rings, producer, registers, tensors
-from . import tile_effects as effects
+from . import emission, pipelines, registers, tensors
 from .ir_text import ROLLED
 from .registers import prelude
 from .state import Lowering, Parts
@@ -33,58 +33,59 @@ _GROUP_ROWS = 2048
 """In kernels with products on tensor cores, consecutive programs go down a column of tiles that has this many rows of
 elements, and then go on to the next column. Programs that run at the same time then read few different rows and columns
 of the operands."""
+_MOST_THREADS = 256
+"""If this many threads of a block compute beside a producer, a multiprocessor holds only one block, because their sums
+fill its registers."""
+_PRODUCER_REGISTERS, _REGISTERS = 56, 224
+"""The registers of a thread of the producer and of each of ``_MOST_THREADS`` threads. The producer releases most of its
+own to the others."""
 
 
 def lower(
     program: Program,
-    name: str,
-    file: str,
-    first_line: int,
-    scalars: Sequence[tuple[str, ScalarType, str]],
-    order: Sequence[str],
+    function: Callable[..., Any],
+    parameters: Sequence[Parameter],
     threads: int,
     plan: Plan,
     most: int,
     *,
     fastmath: bool,
-    located: bool = False,
+    located: bool,
 ) -> LoweredKernel:
-    """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU.
-
-    ``most`` is the number of bytes that the program's buffers may take. ``scalars`` has the name, the type and the LLVM
-    type of each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``,
-    instructions carry their lines. Raises ``CompileError`` if the buffers take more than ``most`` bytes.
-    """
-    types = {each: (scalar, kind) for each, scalar, kind in scalars}
-    parts = Parts(tensors.loaded, tensors.gathered, registers.spill, registers.places)
-    low = Lowering(program, types, threads, FAST if fastmath else "", plan, parts, located=located)
-    parameters = []
-    for each in order:
-        if each in types:
-            parameters.append(f"{types[each][1]} %{each}")
+    """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU. ``most`` is the number
+    of bytes that the program's buffers may take. With ``located``, instructions carry their lines. Raises
+    ``TooLarge``."""
+    scalars: dict[str, str] = {}
+    words: list[str] = []
+    for each in parameters:
+        if each.kind == "scalar":
+            scalars[each.name] = "i1" if each.scalar.kind == "b" else word_types((each,))[0]
+            words.append(f"{scalars[each.name]} %{each.name}")
         else:
-            axes = range(program.tensor(each).ndim)
-            parameters += [f"ptr %{each}.0", *(f"i64 %{each}.{axis + 1}" for axis in axes)]
+            words += [f"ptr %{each.name}.0", *(f"i64 %{each.name}.{axis + 1}" for axis in range(each.ndim))]
+    parts = Parts(tensors.loaded, tensors.gathered, registers.spill, registers.places)
+    low = Lowering(program, scalars, threads, FAST if fastmath else "", plan, parts, located=located)
     _find_uses(low, program.body)
     code = low.code
     linear, thread = _begin(low)
     if plan.producer:
-        producer.run(low, linear, _total(low), lambda number: _place(low, number))
+        _run_with_producer(low, linear)
     else:
         _leave_out(low, linear, thread)
-        engine_rings.make_barriers(low)
-        effects.run(low, program.body)
+        pipelines.make_rings(low)
+        emission.run(low, program.body)
     code.jump("done")
     code.label("done")
     code.emit("ret void")
+    name, file = function.__name__, function.__code__.co_filename
     if low.bytes > most:
         raise TooLarge(
             f"{cell_of(file) or file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, "
             f"and there are {most}; use smaller tiles"
         )
     symbol = f"oxide.tile.{name}"
-    head = f"define void @{symbol}({', '.join(parameters)}) {{\nentry:"
-    lines = code.places(file, name, first_line)
+    head = f"define void @{symbol}({', '.join(words)}) {{\nentry:"
+    lines = code.places(file, name, function.__code__.co_firstlineno)
     text = "\n".join([*code.texts, *code.declared.values(), head, *code.entry, *code.lines, "}", *lines])
     sites = []
     for site in program.sites:
@@ -133,7 +134,7 @@ def _begin(low: Lowering) -> tuple[str, str]:
 
 def _place(low: Lowering, linear: str) -> None:
     """Emits code that computes the place in the grid of the program with the number ``linear``."""
-    if low.threads > 1 and low.plan.products and len(low.counts) == 2:
+    if low.plan.products and len(low.counts) == 2:
         low.programs = _grouped(low, linear)
         return
     low.programs, left = [], linear
@@ -161,6 +162,42 @@ def _leave_out(low: Lowering, linear: str, thread: str) -> None:
         inside = code.new(f"and i1 {inside}, {first}")
     code.branch(inside, "start", "done")
     code.label("start")
+
+
+def _run_with_producer(low: Lowering, first: str) -> None:
+    """Emits the code of a program with a producer, the block's last warpgroup. Each block computes the programs with
+    the numbers ``first``, ``first`` plus the number of blocks, and so on. One thread of the producer computes the
+    places of all tiles that the pipelines load, waits at a buffer's ``empty`` barrier, and begins the copies."""
+    code, total = low.code, _total(low)
+    pipelines.make_rings(low)
+    code.declare("i32", "llvm.nvvm.read.ptx.sreg.nctaid.x", ())
+    blocks = prelude(low, f"zext i32 {prelude(low, 'call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()')} to i64")
+
+    produces, computes = code.labels("produces", "computes")
+    code.branch(code.new(f"icmp uge i64 {low.tid}, {low.threads}"), produces, computes)
+    code.label(produces)
+    moves = low.threads == _MOST_THREADS
+    if moves:
+        code.call("void", f"oxide.tensor.registers.dec.{_PRODUCER_REGISTERS}", low.barrier_site)
+    first_warp = code.new(f"icmp ult i64 {low.tid}, {low.threads + LANES}")
+    with code.when(first_warp):
+        elected = code.call("i1", "oxide.warp.elect", ("i32", "-1"), low.barrier_site)
+        with code.when(elected), code.counted(total, first, blocks, rolled=True) as number, low.inside():
+            _place(low, number)
+            for loop in low.plan.pipelines:
+                low.rings[loop].feed()
+    code.jump("done")
+
+    code.label(computes)
+    if moves:
+        code.call("void", f"oxide.tensor.registers.inc.{_REGISTERS}", low.barrier_site)
+    beginning, code.prelude = len(code.lines), []
+    with code.counted(total, first, blocks, rolled=True) as number, low.inside():
+        _place(low, number)
+        emission.run(low, low.program.body)
+        if low.has_met:  # the next program writes to shared memory that other warps may still read
+            low.barrier()
+    code.lines[beginning:beginning] = code.prelude
 
 
 def _divided(low: Lowering, op: str, one: str, two: str) -> str:

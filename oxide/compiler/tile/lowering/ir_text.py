@@ -151,6 +151,12 @@ class Code:
         self.branch(self.new(f"icmp slt i64 {following}, {end}"), body, after)
         self.label(after)
 
+    def goes_on(self, value: str, stop: str, step: str) -> str:
+        """Returns whether a counter has not reached the end of its range yet, for a positive or a negative step."""
+        up = self.new(f"icmp sgt i64 {step}, 0")
+        below, above = self.new(f"icmp slt i64 {value}, {stop}"), self.new(f"icmp sgt i64 {value}, {stop}")
+        return self.new(f"select i1 {up}, i1 {below}, i1 {above}")
+
     # Places in memory
 
     def add(self, one: str, two: str | int) -> str:

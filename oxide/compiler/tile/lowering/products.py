@@ -7,11 +7,10 @@ right operand, and one number from each row of the left operand.
 
 from __future__ import annotations
 
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import is_in_place
 
-from . import tensor_cores
+from . import arithmetic, tensor_cores
 from .state import Buffer, Index, Lowering, size_of
 
 _ROWS = 6

@@ -1,5 +1,4 @@
-"""Tiles in registers: the places of a thread's elements, loops over the elements, reductions, and copies to shared
-memory.
+"""Tiles in registers: the places of a thread's elements, loops over the elements, and copies to memory.
 
 A loop over the elements of a layout is unrolled. An element's place has the same name in all loops (``places``), by
 which the element's register is found. If a tile is wholly inside its tensor and its rows begin at multiples of 16
@@ -8,18 +7,16 @@ bytes, a thread's neighbouring elements are loaded and stored as vectors.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.layouts import Layout
+from oxide.compiler.tile.layouts import LANES, Layout
 
-from .state import VIEWS, Buffer, Held, Index, Lowering, size_of, viewed_place
+from . import arithmetic
+from .state import VIEWS, Buffer, Held, Index, Lowering, viewed_place
 from .tensors import address, address_of, is_aligned, store_element
 
-_LANES = 32
 _ROWS_OF_LANES = 8
 """The rows of a product that the lanes of a warp have at once."""
 _KEPT_PLACES = 32
@@ -31,18 +28,13 @@ Triton's speed instead of 0.76. With few places, spare registers would let more 
 makes the memory slower: ``softmax`` of rows of 1024 and 8192 would run at 0.998 and 0.999 of Triton's speed instead of
 1.004 and 1.005.
 """
-_CHAINS = 4
-"""The number of partial totals that a thread keeps for a long row."""
-
-PartialResult = tuple[str, ...]
-"""What a thread has found for a row: a total, or an element and its index."""
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
     """Returns two lists of names, for the rows and for the columns of a thread's elements. The rows and columns are
     computed at the kernel's beginning. Two layouts with equal rows share the rows' names, and two with equal columns
     the columns' names."""
-    lanes_down = _LANES // layout.lanes_across
+    lanes_down = LANES // layout.lanes_across
     warp, lane = prelude(low, f"lshr i64 {low.tid}, 5"), prelude(low, f"and i64 {low.tid}, 31")
     down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))
     lane_down, lane_across = (prelude(low, f"{op} i64 {lane}, {layout.lanes_across}") for op in ("udiv", "urem"))
@@ -157,13 +149,12 @@ def sweep(
     body: Callable[[Index, int, int], None],
     whole: str = "",
     stored: TensorParameter | None = None,
-    finish: Callable[[], None] | None = None,
     finish_row: Callable[[int], None] | None = None,
 ) -> None:
     """Emits a loop over this thread's elements of a tile. ``body`` gets an element's place and the numbers of its row
     and column in this thread. If the loop stores a tile, ``stored`` is the tile's tensor, and ``whole`` the test
     whether the tile is wholly inside this tensor. In the code for whole tiles, ``finish_row`` is called after each of
-    this thread's rows, with the row's number, and ``finish`` after all elements."""
+    this thread's rows, with the row's number."""
     low.grid(layout)
     start = ("C",) if len(shape) == 1 else ("R", "C")
     loads = _prepare(low, roots, layout, start)
@@ -192,13 +183,7 @@ def sweep(
         return
     tensors = [node.detail for node, _ in vectors] + ([stored] if stored is not None else [])
     test = low.code.all_of([*guards, *(is_aligned(low, each) for each in tensors)])
-
-    def version() -> None:
-        emit(low.whole)
-        if low.whole and finish is not None:
-            finish()
-
-    low.whole_or_edge(test, version)
+    low.whole_or_edge(test, lambda: emit(low.whole))
 
 
 def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) -> None:
@@ -220,10 +205,10 @@ def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) ->
             low.memo[node, (*outer, columns[first + v])] = arithmetic.widened(code, bits, tensor.scalar)
 
 
-def hold(low: Lowering, node: Node, layout: Layout, *, rows: bool, into: Held | None = None) -> Held:
+def hold(low: Lowering, node: Node, layout: Layout, *, rows: bool) -> Held:
     """Computes a value into registers. With ``rows`` the value is a tile that has one element for each row of the
     layout."""
-    held = into or low.held(node.dtype, layout, rows=rows)
+    held = low.held(node.dtype, layout, rows=rows)
     if rows:
         sweep_rows(low, layout, [node], lambda index, i: low.store_register(held, i, low.element(node, index)))
     else:
@@ -279,119 +264,14 @@ def is_first(low: Lowering, layout: Layout) -> str:
     return low.code.new(f"icmp eq i64 {both}, 0")
 
 
-# Reductions and stores
-
-
-def reduce(
-    low: Lowering, node: Node, layout: Layout, kind: str, first: str,
-    element: Callable[[Index], str], added: Callable[[str, str], str], finished: Callable[[str], str],
-) -> None:  # fmt: skip
-    """Reduces the last axis of a tile with a layout: within each thread, then by shuffles, then through shared memory
-    if several warps share a row. All threads of a row get the result. For a long row a thread keeps several partial
-    totals, so that consecutive operations do not depend on each other."""
-    code, (source,) = low.code, node.inputs
-    chains = _CHAINS if layout.column_slots >= 4 * _CHAINS else 1
-    totals = code.variable(f"[{layout.row_slots * chains} x {kind}]", "totals")
-
-    def at(i: int, j: int) -> str:
-        return code.at(kind, totals, str(i * chains + j % chains))
-
-    for number in range(layout.row_slots * chains):
-        code.emit(f"store {kind} {first}, ptr {at(number // chains, number)}")
-
-    def take(index: Index, i: int, j: int) -> None:
-        place = at(i, j)
-        so_far = code.new(f"load {kind}, ptr {place}")
-        code.emit(f"store {kind} {added(so_far, element(index))}, ptr {place}")
-
-    sweep(low, layout, source.shape, [source], take)
-    found = []
-    for i in range(layout.row_slots):
-        total, *more = [code.new(f"load {kind}, ptr {at(i, j)}") for j in range(chains)]
-        for each in more:
-            total = added(total, each)
-        found.append((total,))
-    combined = combine(low, layout, (kind,), found, lambda one, two: (added(one[0], two[0]),))
-    keep_rows(low, node, layout, lambda i: finished(combined[i][0]))
-
-
-def combine(
-    low: Lowering,
-    layout: Layout,
-    kinds: Sequence[str],
-    own: Sequence[PartialResult],
-    combined: Callable[[PartialResult, PartialResult], PartialResult],
-) -> list[PartialResult]:
-    """Combines, for each of this thread's rows, what the threads that share the row have found: by shuffles, and
-    through shared memory if several warps share a row. ``kinds`` has the type of each part of what is found."""
-    code, across, found = low.code, layout.warps_across, list(own)
-    distance = layout.lanes_across // 2
-    while distance:
-        found = [
-            combined(each, tuple(shuffled(low, part, kind, distance) for part, kind in zip(each, kinds, strict=True)))
-            for each in found
-        ]
-        distance //= 2
-    if across == 1:
-        return found
-    memory = ["i8" if kind == "i1" else kind for kind in kinds]
-    rooms = [low.room(layout.rows * across * size_of(kind)) for kind in memory]
-    rows, _ = low.grid(layout)
-    warp = code.new(f"lshr i64 {low.tid}, 5")
-    number = code.new(f"urem i64 {warp}, {across}")
-    lane = code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
-    low.barrier()
-    with code.when(code.new(f"icmp eq i64 {lane}, 0")):
-        for row, each in zip(rows, found, strict=True):
-            at = code.add(code.times(row, across), number)
-            for part, kind, held, room in zip(each, kinds, memory, rooms, strict=True):
-                bits = code.new(f"zext i1 {part} to i8") if kind == "i1" else part
-                code.emit(f"store {held} {bits}, ptr {code.at(held, room, at)}")
-    low.barrier()
-
-    def of_warp(first: str, n: int) -> PartialResult:
-        at = code.add(first, n)
-        loaded = [
-            code.new(f"load {held}, ptr {code.at(held, room, at)}") for held, room in zip(memory, rooms, strict=True)
-        ]
-        return tuple(
-            code.new(f"icmp ne i8 {part}, 0") if kind == "i1" else part
-            for part, kind in zip(loaded, kinds, strict=True)
-        )
-
-    firsts = [code.times(row, across) for row in rows]
-    return [functools.reduce(combined, [of_warp(first, n) for n in range(across)]) for first in firsts]
-
-
-def keep_rows(low: Lowering, node: Node, layout: Layout, result: Callable[[int], str]) -> None:
-    """Keeps the results of a reduction along rows: one for each of this thread's rows, in registers."""
-    if not node.shape:
-        low.values[node] = result(0)
-        return
-    held = low.registers[node] = low.held(node.dtype, layout, rows=True)
-    for i in range(layout.row_slots):
-        low.store_register(held, i, result(i))
-
-
-def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
-    """Returns the value of the lane whose number differs from this lane's only in the bit ``distance``, a power of
-    two."""
-    code = low.code
-    plain = {"float": "i32", "double": "i64"}.get(kind, kind)
-    bits = value if plain == kind else code.new(f"bitcast {kind} {value} to {plain}")
-    wide = plain if plain in ("i32", "i64") else "i32"
-    bits = bits if wide == plain else code.new(f"zext {plain} {bits} to {wide}")
-    name = f"oxide.warp.shuffle.bfly.{wide}"
-    moved = code.call(wide, name, ("i32", "-1"), (wide, bits), ("i32", str(distance)), low.barrier_site)
-    moved = moved if wide == plain else code.new(f"trunc {wide} {moved} to {plain}")
-    return moved if plain == kind else code.new(f"bitcast {plain} {moved} to {kind}")
+# Stores
 
 
 def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, bases: list[str], whole: str) -> None:
     """Stores a tile from registers. Neighbouring elements of a thread are stored as one vector."""
     code, scalar = low.code, tensor.scalar
     kind, size = scalar.memory_type, scalar.dtype.itemsize
-    lines = (_Lines if low.meeting is None else _WarpLines).of(low, tensor, layout, value.shape, bases)
+    lines = _lines(low, tensor, layout, value.shape, bases)
     count = max(1, min(layout.vector, 16 // size))
     pending: list[str] = []
     first: list[Index] = []
@@ -408,19 +288,30 @@ def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, b
             vector = "poison"
             for v, bits in enumerate(pending):
                 vector = code.new(f"insertelement <{count} x {kind}> {vector}, {kind} {bits}, i32 {v}")
-            if lines is not None:
-                at = lines.place(first.pop())
-            else:
-                at = address_of(low, tensor, bases, first.pop())
+            place = first.pop()
+            at = lines.place(place) if lines is not None else address_of(low, tensor, bases, place)
             code.emit(f"store <{count} x {kind}> {vector}, ptr {at}, align {count * size}")
             pending.clear()
 
-    if isinstance(lines, _Lines):
-        low.barrier()
-        sweep(low, layout, value.shape, [value], put, whole, tensor, lines.write)
-    else:
-        finish_row = None if lines is None else lines.write
-        sweep(low, layout, value.shape, [value], put, whole, tensor, finish_row=finish_row)
+    sweep(low, layout, value.shape, [value], put, whole, tensor, lines.write if lines is not None else None)
+
+
+def _lines(
+    low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
+) -> _Lines | _WarpLines | None:
+    """Returns what stores a tile by way of shared memory, or None if that gains nothing or shared memory has no
+    room."""
+    size = tensor.scalar.dtype.itemsize
+    if not layout.is_mma or len(shape) != 2 or size > 2 or shape[1] * size % 64:
+        return None
+    by_warps = low.meeting is not None
+    if by_warps and layout.warps_across > 1:
+        return None
+    rows = layout.warps * _ROWS_OF_LANES if by_warps else shape[0]
+    room = low.borrowed(rows * (shape[1] * size + 16))
+    if room is None:
+        return None
+    return (_WarpLines if by_warps else _Lines)(low, tensor, layout, shape[1], bases, room)
 
 
 class _Lines:
@@ -429,22 +320,19 @@ class _Lines:
     banks."""
 
     def __init__(
-        self, low: Lowering, tensor: TensorParameter, shape: tuple[int, ...], bases: list[str], room: str
+        self, low: Lowering, tensor: TensorParameter, layout: Layout, columns: int, bases: list[str], room: str
     ) -> None:
-        self.low, self.tensor, self.shape, self.bases, self.room = low, tensor, shape, bases, room
+        self.low, self.tensor, self.layout, self.columns, self.bases, self.room = (
+            low,
+            tensor,
+            layout,
+            columns,
+            bases,
+            room,
+        )
         self.size = tensor.scalar.dtype.itemsize
-        self.pitch = shape[1] * self.size + 16
-
-    @classmethod
-    def of(
-        cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
-    ) -> _Lines | None:
-        """Returns the ``_Lines`` for a tile, or None if they gain nothing or shared memory has no room."""
-        if not _gains_by_lines(tensor, layout, shape):
-            return None
-        size = tensor.scalar.dtype.itemsize
-        room = low.borrowed(shape[0] * (shape[1] * size + 16))
-        return None if room is None else cls(low, tensor, shape, bases, room)
+        self.pitch = columns * self.size + 16
+        low.barrier()
 
     def place(self, index: Index) -> str:
         """Returns the address of an element in shared memory."""
@@ -452,13 +340,15 @@ class _Lines:
         offset = code.add(code.times(row, self.pitch), code.times(column, self.size))
         return code.new(f"getelementptr i8, ptr {self.room}, i64 {offset}")
 
-    def write(self) -> None:
-        """Writes the tile, 16 bytes at a time."""
-        low, code, (rows, columns) = self.low, self.low.code, self.shape
+    def write(self, i: int) -> None:
+        """Writes the tile after its last row, 16 bytes at a time."""
+        low, code, rows = self.low, self.low.code, self.layout.rows
+        if i + 1 < self.layout.row_slots:
+            return
         each = 16 // self.size
         low.barrier()
-        with code.counted(rows * columns // each, low.tid, low.threads) as part, low.forgetting():
-            row, place = low.unflattened(part, (rows, columns // each))
+        with code.counted(rows * self.columns // each, low.tid, low.threads) as part, low.forgetting():
+            row, place = low.unflattened(part, (rows, self.columns // each))
             column = code.times(place, each)
             loaded = code.new(f"load <4 x i32>, ptr {self.place((row, column))}, align 16")
             at = address(low, self.tensor, [code.add(self.bases[0], row), code.add(self.bases[1], column)])
@@ -477,21 +367,10 @@ class _WarpLines:
         self.pitch = columns * self.size + 16
         self.parts = columns * self.size // 16
         code = low.code
-        self.warp, self.lane = code.new(f"lshr i64 {low.tid}, 5"), code.new(f"and i64 {low.tid}, {_LANES - 1}")
+        self.warp, self.lane = code.new(f"lshr i64 {low.tid}, 5"), code.new(f"and i64 {low.tid}, {LANES - 1}")
         self.room = code.new(f"getelementptr i8, ptr {room}, i64 {code.times(self.warp, _ROWS_OF_LANES * self.pitch)}")
         own = code.times(code.new(f"lshr i64 {self.lane}, 2"), self.pitch)
         self.row = code.new(f"getelementptr i8, ptr {self.room}, i64 {own}")
-
-    @classmethod
-    def of(
-        cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
-    ) -> _WarpLines | None:
-        """Returns the ``_WarpLines`` for a tile, or None if they gain nothing or shared memory has no room."""
-        if not _gains_by_lines(tensor, layout, shape) or layout.warps_across > 1:
-            return None
-        pitch = shape[1] * tensor.scalar.dtype.itemsize + 16
-        room = low.borrowed(layout.warps * _ROWS_OF_LANES * pitch)
-        return None if room is None else cls(low, tensor, layout, shape[1], bases, room)
 
     def place(self, index: Index) -> str:
         """Returns the address in shared memory of an element of this thread's row."""
@@ -504,8 +383,8 @@ class _WarpLines:
         top = code.add(self.bases[0], code.times(self.warp, 16))
         top = code.add(top, 16 * self.layout.warps_down * (i // 2) + 8 * (i % 2))
         low.sync_warp()
-        for turn in range(_ROWS_OF_LANES * self.parts // _LANES):
-            row, part = low.unflattened(code.add(self.lane, turn * _LANES), (_ROWS_OF_LANES, self.parts))
+        for turn in range(_ROWS_OF_LANES * self.parts // LANES):
+            row, part = low.unflattened(code.add(self.lane, turn * LANES), (_ROWS_OF_LANES, self.parts))
             offset = code.add(code.times(row, self.pitch), code.times(part, 16))
             at = code.new(f"getelementptr i8, ptr {self.room}, i64 {offset}")
             loaded = code.new(f"load <4 x i32>, ptr {at}, align 16")
@@ -513,12 +392,6 @@ class _WarpLines:
             at = address(low, self.tensor, [code.add(top, row), column])
             code.emit(f"store <4 x i32> {loaded}, ptr {at}, align 16")
         low.sync_warp()
-
-
-def _gains_by_lines(tensor: TensorParameter, layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Returns whether storing a tile is faster by way of shared memory."""
-    size = tensor.scalar.dtype.itemsize
-    return layout.is_mma and len(shape) == 2 and size <= 2 and shape[1] * size % 64 == 0
 
 
 def reads_rows(low: Lowering, node: Node) -> bool:

@@ -9,10 +9,9 @@ length. The comparison therefore puts them last, whatever their values.
 
 from __future__ import annotations
 
-from oxide.compiler.tile import arithmetic
-from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.number_types import I32
+from oxide.compiler.tile.ir import I32, Node
 
+from . import arithmetic
 from .state import Buffer, Index, Lowering
 
 _MOST_KEPT = 32
@@ -161,13 +160,7 @@ def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, len
     earlier = code.new(f"icmp ult i32 {i}, {j}")
     tie = code.new(f"and i1 {equal}, {earlier}")
     found = code.new(f"or i1 {less}, {tie}")
+    # Elements beyond the end have greater indices than those of the tile.
     i_there, j_there = (code.new(f"icmp ult i32 {each}, {length}") for each in (i, j))
-    # An element of the tile comes before an element beyond its end. Of two elements beyond the end, the one with the
-    # smaller index comes first.
-    tail = code.new(f"select i1 {i_there}, i1 true, i1 {earlier}")
-    neither = code.new(f"or i1 {j_there}, {i_there}")
-    only_j = code.new(f"xor i1 {i_there}, true")
-    only_j = code.new(f"and i1 {only_j}, {j_there}")
-    found = code.new(f"select i1 {j_there}, i1 {found}, i1 {tail}")
-    found = code.new(f"select i1 {only_j}, i1 false, i1 {found}")
-    return code.new(f"select i1 {neither}, i1 {found}, i1 {earlier}")
+    both = code.new(f"and i1 {i_there}, {j_there}")
+    return code.new(f"select i1 {both}, i1 {found}, i1 {earlier}")

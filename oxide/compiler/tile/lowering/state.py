@@ -17,14 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import Program
-from oxide.compiler.tile.ir import Cell, Node
+from oxide.compiler.tile.ir import BOOL, I64, Cell, Node
 from oxide.compiler.tile.layouts import Layout, Plan
-from oxide.compiler.tile.number_types import BOOL, I64
 from oxide.driver.base import MAX_SHARED_BYTES
 from oxide.language.types import ScalarType
 
+from . import arithmetic
 from .ir_text import Code
 
 __all__ = ["FREE", "VIEWS", "Buffer", "Held", "Index", "Lowering", "held_type"]
@@ -99,7 +98,7 @@ class Lowering:
     def __init__(
         self,
         program: Program,
-        scalars: Mapping[str, tuple[ScalarType, str]],
+        scalars: Mapping[str, str],
         threads: int,
         flags: str,
         plan: Plan,
@@ -109,6 +108,7 @@ class Lowering:
     ) -> None:
         self.program = program
         self.scalars = scalars
+        """The LLVM types of the parameters that are scalars."""
         self.threads = threads
         self.flags = flags
         self.plan = plan
@@ -229,8 +229,7 @@ class Lowering:
         if op == "constant":
             return arithmetic.constant(node.detail, node.dtype)
         if op == "parameter":
-            _, kind = self.scalars[node.detail]
-            name = f"%{node.detail}"
+            name, kind = f"%{node.detail}", self.scalars[node.detail]
             return name if kind == node.dtype.register_type else arithmetic.widened(code, name, node.dtype)
         if op == "length":
             return f"%{node.detail[0]}.{node.detail[1] + 1}"
@@ -460,6 +459,18 @@ class Lowering:
         else:
             with self.code.counted(shape[0]) as i:
                 self.serial(shape[1:], body, (*index, i))
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Opens the body of a loop or a branch. Values that are computed in the body are not reused after its end."""
+        known = [
+            dict(each) for each in (self.buffers, self.registers, self.values, self.staged, self.orders, self.tiles)
+        ]
+        outer, self.pending = self.pending, []
+        with self.forgetting():
+            yield
+        self.pending = outer
+        self.buffers, self.registers, self.values, self.staged, self.orders, self.tiles = known
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:

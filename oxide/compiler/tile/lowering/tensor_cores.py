@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import final
 
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout, Product, source_of
 from oxide.language.types import ScalarType
 
-from . import registers
+from . import arithmetic, registers
 from .state import Held, Index, Lowering
 from .tensors import address, is_aligned, lengths_of, placed
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.language.types import ScalarType
 
+from . import arithmetic
 from .state import Index, Lowering
 
 _VECTOR_BYTES = 16

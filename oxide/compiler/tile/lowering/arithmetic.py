@@ -9,25 +9,16 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from oxide.compiler.ir.half import literal
+from oxide.compiler.tile.ir import F32
 from oxide.language.narrow import rounded as rounded_number
 from oxide.language.types import ScalarType
 
-from .number_types import F32
+from .ir_text import Code
 
-__all__ = ["Emitter", "apply", "cast", "constant", "stored", "widened"]
-
-
-class Emitter(Protocol):
-    """Emits instructions one after the other."""
-
-    def new(self, text: str) -> str:
-        """Emits an instruction and returns the name of its result."""
-
-    def call(self, result: str, name: str, *arguments: tuple[str, str]) -> str:
-        """Emits a call of a function with arguments ``(type, value)`` and returns the name of its result."""
+__all__ = ["apply", "cast", "constant", "stored", "widened"]
 
 
 def constant(value: Any, scalar: ScalarType) -> str:
@@ -50,7 +41,7 @@ def constant(value: Any, scalar: ScalarType) -> str:
     return literal(number)
 
 
-def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
+def widened(out: Code, bits: str, scalar: ScalarType) -> str:
     """Converts an element from its type in memory to the type of a value in registers."""
     if scalar.precision:
         return out.call("float", f"oxide.{scalar.name}.widen", (scalar.memory_type, bits))
@@ -59,7 +50,7 @@ def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
     return bits
 
 
-def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
+def stored(out: Code, value: str, scalar: ScalarType) -> str:
     """Converts a value in registers to the type of an element in memory."""
     if scalar.precision:
         return out.call(scalar.memory_type, f"oxide.{scalar.name}.narrow", ("float", value))
@@ -68,12 +59,12 @@ def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
     return value
 
 
-def rounded(out: Emitter, value: str, scalar: ScalarType) -> str:
+def rounded(out: Code, value: str, scalar: ScalarType) -> str:
     """Rounds the result of an operation to ``scalar`` if that is a narrow float. Returns any other result unchanged."""
     return widened(out, stored(out, value, scalar), scalar) if scalar.precision else value
 
 
-def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> str:
+def cast(out: Code, value: str, source: ScalarType, target: ScalarType) -> str:
     """Converts a value from the type ``source`` to the type ``target``."""
     if source is target:
         return value
@@ -111,7 +102,7 @@ def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> st
     return out.new(f"{'zext' if source.kind == 'u' else 'sext'} {one} {value} to {two}")
 
 
-def with_nans(out: Emitter, scalar: ScalarType, first: str, one: str, two: str) -> tuple[str, str]:
+def with_nans(out: Code, scalar: ScalarType, first: str, one: str, two: str) -> tuple[str, str]:
     """Completes a comparison for numbers that may be NaNs, which come after all numbers and are equal to one another.
     ``first`` says whether ``one`` comes first if both are numbers. Returns whether ``one`` comes first, and whether
     both are equal."""
@@ -124,14 +115,14 @@ def with_nans(out: Emitter, scalar: ScalarType, first: str, one: str, two: str) 
     return first, out.new(f"or i1 {equal}, {out.new(f'and i1 {one_nan}, {two_nan}')}")
 
 
-_PLAIN: Final = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_COMPARED: Final = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+_PLAIN: Final = ("add", "sub", "mul", "and", "or", "xor")
+_COMPARED: Final = ("lt", "le", "gt", "ge", "eq", "ne")
 _INTRINSICS: Final = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "maximum": "maximum",
                       "minimum": "minimum"}  # fmt: skip
 _RENAMED: Final = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 
 
-def apply(out: Emitter, op: str, scalar: ScalarType, values: list[str], flags: str = "") -> str:
+def apply(out: Code, op: str, scalar: ScalarType, values: list[str], flags: str = "") -> str:
     """Applies an operation to values of one type."""
     kind = scalar.register_type
     if op == "copy":
@@ -151,7 +142,7 @@ def apply(out: Emitter, op: str, scalar: ScalarType, values: list[str], flags: s
     return _of_integers(out, op, kind, scalar, values)
 
 
-def _of_floats(out: Emitter, op: str, kind: str, values: list[str], flags: str) -> str:
+def _of_floats(out: Code, op: str, kind: str, values: list[str], flags: str) -> str:
     flags = f"{flags} " if flags else ""
     suffix = {"float": "f32", "double": "f64"}[kind]
     typed = [(kind, each) for each in values]
@@ -172,7 +163,7 @@ def _of_floats(out: Emitter, op: str, kind: str, values: list[str], flags: str) 
     return out.call(kind, f"__nv_{name}{'f' if kind == 'float' else ''}", *typed)
 
 
-def _floor_divided(out: Emitter, op: str, kind: str, suffix: str, values: list[str]) -> str:
+def _floor_divided(out: Code, op: str, kind: str, suffix: str, values: list[str]) -> str:
     """Emits ``//`` or ``%`` of floats by NumPy's algorithm. The remainder is exact. The quotient is computed from the
     difference of ``a`` and the remainder."""
     a, b = values
@@ -207,11 +198,11 @@ def _floor_divided(out: Emitter, op: str, kind: str, suffix: str, values: list[s
     return new(f"select i1 {by_zero}, {kind} {plain}, {kind} {near}")
 
 
-def _of_integers(out: Emitter, op: str, kind: str, scalar: ScalarType, values: list[str]) -> str:
+def _of_integers(out: Code, op: str, kind: str, scalar: ScalarType, values: list[str]) -> str:
     unsigned = scalar.kind in "ub"
     typed = [(kind, each) for each in values]
     if op in _PLAIN:
-        return out.new(f"{_PLAIN[op]} {kind} {values[0]}, {values[1]}")
+        return out.new(f"{op} {kind} {values[0]}, {values[1]}")
     if op == "neg":
         return out.new(f"sub {kind} 0, {values[0]}")
     if op == "invert":
@@ -232,7 +223,7 @@ def _of_integers(out: Emitter, op: str, kind: str, scalar: ScalarType, values: l
     raise NotImplementedError(f"{op} of {scalar.name}")
 
 
-def _floor_divided_integers(out: Emitter, op: str, kind: str, values: list[str]) -> str:
+def _floor_divided_integers(out: Code, op: str, kind: str, values: list[str]) -> str:
     a, b = values
     rest = out.call(kind, f"oxide.srem.{kind}", (kind, a), (kind, b))
     some = out.new(f"icmp ne {kind} {rest}, 0")
@@ -252,7 +243,7 @@ _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _INCREMENTS: Final = (0x9E3779B9, 0xBB67AE85)
 
 
-def philox(out: Emitter, seed: str, counter: str) -> str:
+def philox(out: Code, seed: str, counter: str) -> str:
     """Returns an f32 in [0, 1): the upper 24 bits of the first word of Philox4x32-10 (Salmon and others, 2011). The key
     is ``seed``, and the lower 64 bits of the counter are ``counter``."""
 

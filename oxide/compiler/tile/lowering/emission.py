@@ -1,26 +1,30 @@
-"""Lowers stores, prints, asserts, loops and branches.
+"""Lowers a program's nodes in order: values, stores, prints, asserts, loops and branches.
 
+A value is computed either at its definition, into a buffer or registers, or later, at its uses.
 A variable that a loop or a branch assigns is in registers or in a buffer, as its layout says. It is written at the end
 of each iteration, after all reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.frontend import TensorParameter
-from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
-from oxide.compiler.tile.layouts import nodes_of, tensor_of, written_by
-from oxide.compiler.tile.number_types import I64, U64
+from oxide.compiler.tile.ir import I64, SCATTERS, U64, Cell, Node, Region
+from oxide.compiler.tile.layouts import nodes_of, readers, source_of, tensor_of, written_by
 
-from . import definitions, engine_rings, pipeline, registers, tensors
-from .state import VIEWS, Buffer, Held, Index, Lowering
+from . import arithmetic, pipelines, products, reductions, registers, sorting, tensor_cores, tensors
+from .state import FREE, VIEWS, Buffer, Held, Index, Lowering
 
 _A_LINE = 8
 """The number of tile elements in a line of output."""
+_COMPUTED = {
+    "sum": reductions.reduce, "max": reductions.reduce, "min": reductions.reduce, "argmax": reductions.arg,
+    "argmin": reductions.arg, "cumsum": reductions.cumsum, "cat": reductions.cat, "mma": products.mma,
+    "sort": sorting.sort,
+}  # fmt: skip
+"""The operations that are computed where they are defined."""
 
 
 def run(low: Lowering, region: Region) -> None:
@@ -31,18 +35,96 @@ def run(low: Lowering, region: Region) -> None:
         if effect is not None:
             effect(low, node)
         elif node in low.last_use:
-            definitions.define(low, node)
+            define(low, node)
 
 
-@contextmanager
-def inside(low: Lowering) -> Iterator[None]:
-    """Opens the body of a loop or a branch. Values that are computed in the body are not reused after its end."""
-    known = [dict(each) for each in (low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles)]
-    outer, low.pending = low.pending, []
-    with low.forgetting():
-        yield
-    low.pending = outer
-    low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles = known
+# Values
+
+
+def define(low: Lowering, node: Node) -> None:
+    """Computes a value at its definition, or leaves its computation to its uses."""
+    if node in low.staged:
+        return
+    if node.op == "load":
+        tensors.place(low, node)
+    if node.op == "cell":
+        _read_variable(low, node)
+        return
+    computed = _COMPUTED.get(node.op)
+    if computed is not None:
+        computed(low, node)
+        return
+    if not node.shape:
+        if node.op != "counter":
+            with low.forgetting():
+                low.values[node] = low.compute(node, ())
+        return
+    if node.op in FREE or node.op == "order":
+        return
+    if _feeds_tensor_cores(low, node):
+        if any(user.region is not node.region for user, _ in readers(node)):
+            tensor_cores.stage(low, node)
+            return
+    elif _is_kept(low, node):
+        save(low, node)
+        return
+    if any(True for _ in low.loads([node])):
+        low.pending.append(node)
+
+
+def save(low: Lowering, node: Node) -> None:
+    """Computes a lazy value into registers, if it has a layout, or into a buffer."""
+    layout = low.plan.tile(node.shape)
+    if layout is not None:
+        low.registers[node] = registers.hold(low, node, layout, rows=False)
+        return
+    rows = low.plan.rows(node.shape)
+    if rows is not None and registers.reads_rows(low, node):
+        low.registers[node] = registers.hold(low, node, rows, rows=True)
+        return
+    low.keep(node)
+
+
+def _read_variable(low: Lowering, node: Node) -> None:
+    place = low.cells[node.detail]
+    if isinstance(place, Buffer):
+        low.buffers[node] = place
+    elif isinstance(place, Held):
+        low.registers[node] = place
+    else:
+        low.values[node] = low.code.new(f"load {node.dtype.register_type}, ptr {place}")
+
+
+def _is_kept(low: Lowering, node: Node) -> bool:
+    """Returns whether a lazy value needs memory of its own."""
+    if node.op in VIEWS and not _computes(low, node):
+        return False
+    return len(node.users) > 1 or any(each.region is not node.region for each in node.users)
+
+
+def _computes(low: Lowering, node: Node) -> bool:
+    """Returns whether an element of a lazy value takes more than a load of a buffer or of a register."""
+    if node in low.buffers or node in low.registers or node.op in FREE or not node.shape:
+        return False
+    return node.op not in VIEWS or _computes(low, node.inputs[0])
+
+
+def _feeds_tensor_cores(low: Lowering, node: Node) -> bool:
+    """Returns whether all users of a value are products on tensor cores that read it from shared memory as an
+    operand."""
+    users = readers(node)
+    if not users or node.op in VIEWS:
+        return False
+    for user, _ in users:
+        product = low.plan.products.get(user)
+        if product is None or source_of(user.inputs[2])[1] is node:
+            return False
+        if product.left_in_registers and source_of(user.inputs[0])[1] is node:
+            return False
+    return True
+
+
+# Effects
 
 
 def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> None:
@@ -51,7 +133,7 @@ def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> No
     low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
     for each in low.pending:
         if _reads(low, each, written):
-            definitions.save(low, each)
+            save(low, each)
 
 
 def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> bool:
@@ -68,7 +150,7 @@ def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
         ends = {end for cell in node.detail[1] for end in cell.ends}
         for each in low.pending:
             if each in ends and _reads(low, each, written):
-                definitions.save(low, each)
+                save(low, each)
         _settle(low, node, written)
 
 
@@ -78,7 +160,7 @@ def scatter(low: Lowering, node: Node) -> None:
     _settle(low, node, [tensor])
     for each in node.inputs:
         if each.shape and _reads(low, each, [tensor]):
-            definitions.save(low, each)
+            save(low, each)
     tensors.scatter(low, node)
 
 
@@ -94,7 +176,7 @@ def store(low: Lowering, node: Node) -> None:
         low.barrier()  # another thread may still read an element that this one overwrites
     bases, whole = tensors.placed(low, tensor, [low.programs[axis] for axis in range(tensor.ndim)], tensor.tile)
     layout = low.plan.tile(value.shape)
-    if low.threads > 1 and layout is not None:
+    if layout is not None:
         registers.store(low, tensor, value, layout, bases, whole)
     else:
 
@@ -118,8 +200,8 @@ def _is_read_elsewhere(low: Lowering, stored: TensorParameter) -> bool:
             continue
         if node.op == "gather":
             return True
-        same = node.shape == stored.tile and (len(node.shape) > 1 or low.plan.row_layout(node.shape[0]) is None)
-        if not same and any(user.op != "mma" for user in definitions.readers(node)):
+        same = node.shape == stored.tile and low.plan.rows(node.shape) is None
+        if not same and any(user.op != "mma" for user, _ in readers(node)):
             return True
     return False
 
@@ -213,9 +295,9 @@ def _declare(low: Lowering, cell: Cell) -> None:
     if not cell.shape:
         low.cells[cell] = low.code.variable(cell.dtype.register_type, "cell")
         return
-    rows = low.plan.row_layout(cell.shape[0]) if len(cell.shape) == 1 else None
+    rows = low.plan.rows(cell.shape)
     layout = rows or low.plan.tile(cell.shape)
-    if low.threads > 1 and layout is not None:
+    if layout is not None:
         low.cells[cell] = low.held(cell.dtype, layout, rows=rows is not None)
     else:
         low.cells[cell] = low.buffer(cell.dtype, cell.shape)
@@ -283,14 +365,6 @@ def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]
 # Control flow
 
 
-def goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
-    """Emits the test whether a counter has not reached the end of its range yet, for a positive or a negative step."""
-    code = low.code
-    up = code.new(f"icmp sgt i64 {step}, 0")
-    below, above = code.new(f"icmp slt i64 {value}, {stop}"), code.new(f"icmp sgt i64 {value}, {stop}")
-    return code.new(f"select i1 {up}, i1 {below}, i1 {above}")
-
-
 def loop(low: Lowering, node: Node) -> None:
     """Lowers ``for … in range(…)``."""
     code = low.code
@@ -300,31 +374,30 @@ def loop(low: Lowering, node: Node) -> None:
     _begin_variables(low, cells)
     at = code.variable("i64", "counter")
     code.emit(f"store i64 {start}, ptr {at}")
-    staged: Any = pipeline.begin(low, node, start, stop, step, goes_on)
-    staged = staged or engine_rings.begin(low, node, start, stop, step, goes_on)
+    ring = pipelines.begin(low, node, start, stop, step)
     turn, after = code.labels("turn", "after")
-    code.branch(goes_on(low, start, stop, step), turn, after)
+    code.branch(code.goes_on(start, stop, step), turn, after)
     code.label(turn)
-    with inside(low):
+    with low.inside():
         value = code.new(f"load i64, ptr {at}")
         low.values[counter] = value
-        if staged is not None:
-            staged.begin_turn(value)
+        if ring is not None:
+            ring.begin_turn(value)
         run(low, body)
         _write(low, cells, [cell.ends[0] for cell in cells])
-        if staged is not None:
-            staged.end_turn()
+        if ring is not None:
+            ring.end_turn()
     following = code.new(f"add i64 {value}, {step}")
     code.emit(f"store i64 {following}, ptr {at}")
     ended = code.labels("ended")[0]
-    again = goes_on(low, following, stop, step)
+    again = code.goes_on(following, stop, step)
     left = _left(low, cells)
     if left:
         again = code.new(f"and i1 {again}, {code.new(f'xor i1 {left}, true')}")
     code.branch(again, turn, ended)
     code.label(ended)
-    if staged is not None:
-        staged.end()
+    if ring is not None:
+        ring.end()
     code.jump(after)
     code.label(after)
 
@@ -346,7 +419,7 @@ def while_loop(low: Lowering, node: Node) -> None:
     code.jump(test)
     code.label(test)
     place = body.nodes.index(condition) if condition.region is body else -1
-    with inside(low):
+    with low.inside():
         run(low, Region(body.outer, body.nodes[: place + 1]))
         code.branch(low.scalar(condition), turn, after)
         code.label(turn)
@@ -372,7 +445,7 @@ def branch(low: Lowering, node: Node) -> None:
     code.branch(test, first, second)
     for number, (label, region) in enumerate(zip((first, second), regions, strict=True)):
         code.label(label)
-        with inside(low):
+        with low.inside():
             run(low, region)
             _write(low, cells, [cell.ends[number] for cell in cells])
         code.jump(after)
