@@ -36,7 +36,7 @@ from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
 from oxide.host.core import copy
 from oxide.runtime.devices.runtime import current_runtime
-from oxide.runtime.memory import copy_pool
+from oxide.runtime.memory import moves
 from oxide.runtime.memory.moves import ROW
 from oxide.runtime.submission import staging
 
@@ -123,7 +123,7 @@ async def measure(mib: int, repeats: int) -> dict[str, Any]:
 
     chunk = staging._chunk_bytes(nbytes)
 
-    def staged(pool: copy_pool.CopyPool | None) -> float:
+    def staged(pool: moves.CopyPool | None) -> float:
         """The staging alone, on this thread: chunk after chunk into a few slots."""
         row = np.empty(1, ROW)
         start = time.perf_counter()
@@ -143,7 +143,7 @@ async def measure(mib: int, repeats: int) -> dict[str, Any]:
         "up ordinary": lambda: h2d(ordinary),
         "down": lambda: d2h(box),
     }
-    pool = copy_pool.copy_pool()
+    pool = moves.copy_pool()
     before = -1
     while before != (before := current_runtime().pinned._held):  # until no copy asks for more pinned memory
         for build in contenders.values():
@@ -175,7 +175,7 @@ def sweep(mib: int, repeats: int) -> None:
     """GB/s of pipelined uploads from an ordinary array, for other numbers than the ones in force."""
     array = np.random.default_rng(0).integers(0, 255, mib << 20, np.uint8)
     stream = oxide.devices()[0].new_stream()
-    pools: dict[int, copy_pool.CopyPool | None] = {0: None}
+    pools: dict[int, moves.CopyPool | None] = {0: None}
 
     def once() -> float:
         start = time.perf_counter()
@@ -186,12 +186,12 @@ def sweep(mib: int, repeats: int) -> None:
 
     for helpers in (0, 3, 7, 11):
         if helpers and helpers not in pools:
-            pools[helpers] = copy_pool.CopyPool(helpers)
+            pools[helpers] = moves.CopyPool(helpers)
         for piece in (128 << 10, 256 << 10, 512 << 10) if helpers else (0,):
             pool = pools[helpers]
-            copy_pool._pool = (pool,)
+            moves._pool = (pool,)
             if pool is not None:
-                ctypes.c_uint64.from_address(pool.address + copy_pool._CONSTANTS).value = piece
+                ctypes.c_uint64.from_address(pool.address + moves._CONSTANTS).value = piece
             row = []
             for chunk in (2, 4, 8, 16):
                 staging._chunk_bytes = lambda nbytes, chunk=chunk: chunk << 20  # type: ignore[misc]
@@ -271,7 +271,7 @@ def main() -> None:
         "mib": options.mib,
         "repeats": options.repeats,
         "asked": {name: {"found": value, "bound": bound, "met": met} for name, (value, bound, met) in asked.items()},
-        "helpers": pool.helpers if (pool := copy_pool.copy_pool()) is not None else 0,
+        "helpers": pool.helpers if (pool := moves.copy_pool()) is not None else 0,
         **found,
     }
     record.write("copies", figures, "numpy", "trio", "cuda-core", "cuda-bindings")

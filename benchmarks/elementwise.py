@@ -30,7 +30,7 @@ from numba import cuda
 import oxide
 from oxide import Array, DisjointSlice, LaunchConfig, Slice, d2h, f32, h2d, kernel, thread
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.code import CpuFunction
+from oxide.driver.cpu.code import CpuFunction, host_name
 from oxide.testing import use_driver
 
 RESULTS = Path(__file__).parent / "results"
@@ -136,7 +136,7 @@ def main() -> int:
     document = {
         "what": "microseconds of processor time for all elements on one core, the least of all turns",
         "when": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        "processor": oxide.driver.cpu.code.host_name(),
+        "processor": host_name(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in ("numpy", "numba", "numba-cuda", "llvmlite")},
         "rows": rows,

@@ -78,8 +78,7 @@ from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.memory import reclaim
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.memory.memory import sharing as _sharing
 from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
@@ -101,7 +100,7 @@ if TYPE_CHECKING:
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
-    from oxide.runtime.memory.pointer import DevicePointer
+    from oxide.runtime.memory.addresses import DevicePointer
     from oxide.runtime.operations.captured_graph import input as input  # not in __all__, for the same reason as zip
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
@@ -119,7 +118,7 @@ _LATER = {
     "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
-    "DevicePointer": "runtime.memory.pointer",
+    "DevicePointer": "runtime.memory.addresses",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "driver.base",

@@ -23,13 +23,13 @@ from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.driver.base import Driver, EventHandle, StreamHandle
 from oxide.runtime.devices.runtime import Device, Runtime
-from oxide.runtime.loop.turns import Turn as LoopTurn
+from oxide.runtime.loop.pace import Turn as LoopTurn
 from oxide.runtime.memory.allocation import Known
+from oxide.runtime.memory.reclaim import Run, Visible
 from oxide.runtime.operations.graph import CudaGraph
 from oxide.runtime.operations.operation import Spec
-from oxide.runtime.ordering.dead_work import Run, Visible
-from oxide.runtime.ordering.device_state import DeviceState
 from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.ordering.timeline import DeviceState
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.lending import Lender
 from oxide.runtime.submission.stops import Stop
@@ -41,18 +41,31 @@ def setup(**things: Any) -> None: ...
 def alarm(descriptor: int) -> int: ...
 
 NOTIFY: Final[int]
+"""The address of ``void notify(void *alarm)``, which makes the descriptor of an ``alarm`` readable. A stream calls
+it."""
 
 ROW_BYTES: Final[int]
 
 def copy(row: int) -> None: ...
 
 MOVE: Final[int]
+"""The address of ``void move(void *row)``, which makes the copy of a row."""
+SHARE_COPY: Final[int]
+"""The address of ``void share_copy(void *row)``, which makes the copy of a row together with helpers."""
+start_helpers: Final[Callable[[int, int, int], tuple[int, int]] | None]
+"""None in the twin, and where the system has no futex."""
+
+watch_kernel: Final[Callable[[int, int, bytes], None] | None]
+"""None in the twin, and where no signal handler can tell a kernel."""
+
 HEADER_BYTES: Final[int]
 
 def released() -> int: ...
 
 RELEASE: Final[int]
+"""The address of the deleter of a tensor, which is behind a header. It adds the tensor to the list of ``released``."""
 DROP_CAPSULE: Final[int]
+"""The address of the destructor of a tensor's capsule."""
 
 def launch(entry: int, function: int, grid: Any, block: Any, shared_bytes: int, params: bytes, stream: int) -> int: ...
 
@@ -437,7 +450,7 @@ class HostCopies:
     def add(self, timeline: Any, position: int) -> None: ...
 
 class FaultReport:
-    _records: fault_records.ReportRecords
+    _records: fault_records.Records
     _launches: list[Any]
     _give_back: Any
     @property

@@ -1,7 +1,7 @@
 """The twin of the extension ``oxide._core``, in plain Python: the same names, for a system without a C compiler. It is
 the specification of the extension, whose names have the same meaning. The classes of the runtime that derive from these
 types describe them. Where the extension does the frequent case of a method of such a class, the twin leaves all to it.
-This file has operations, the walk and runs; ``host/_memory_twin.py`` and ``host/_native_twin.py`` have the rest.
+This file has operations, the walk and runs; ``host/_device_twin.py`` has the rest.
 
 What it costs: a run takes two to eight times the host's time (docs/notes/host-path.md). A call from a stream takes the
 GIL, so the device's host-function thread waits for Python when a task is woken or an upload is copied; no threads help
@@ -16,8 +16,8 @@ import threading
 from types import CoroutineType
 from typing import Any, Final
 
-from oxide.host._memory_twin import *  # noqa: F403
-from oxide.host._memory_twin import (
+from oxide.host._device_twin import *  # noqa: F403
+from oxide.host._device_twin import (
     EMPTY,
     NOTHING,
     RUNTIME_LOCK,
@@ -28,7 +28,6 @@ from oxide.host._memory_twin import (
     points,
     refuse_inside,
 )
-from oxide.host._native_twin import *  # noqa: F403
 
 # Binding
 
@@ -369,8 +368,7 @@ class ExecutionContext:
         self._faults: list[Any] = []
 
     def note_host_copy(self, array: Any = None, /) -> None:
-        """Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array that it fills,
-        if it fills one."""
+        """Counts a copy to host memory that was just submitted or recorded, into the new ``array`` if one is given."""
         if self.copies is None:
             self.copies = given.HostCopies()
         if self.recording is None:
@@ -381,9 +379,8 @@ class ExecutionContext:
             given.note_array(self, array)
 
     def begin(self, reads: list[Any], writes: list[Any]) -> None:
-        """Does the same as entering ``ordered``, but makes no object, which saves time. Call it with the lock held.
-        Work submitted between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, this
-        holds for each launch of the graph."""
+        """Orders work that is submitted until ``end`` after the buffers' earlier uses; in a capture, at each launch of
+        the graph. Call it with the lock held."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -404,9 +401,7 @@ class ExecutionContext:
                     self.visible.run.used_by_others = True
 
     def end(self, reads: list[Any], writes: list[Any], *, submitted: bool) -> None:
-        """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. Another library's
-        memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is kept until this run
-        ends."""
+        """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``."""
         if self.recording is not None:
             self.recording.uses_noted()
             return
@@ -426,7 +421,7 @@ class ExecutionContext:
             self._using = None
 
     def _note_shared(self, allocation: Any) -> None:
-        if allocation.adopted:
+        if allocation.adopted:  # it may be imported again after its boxes are gone, until this run ends
             self._kept.append(allocation.known_to_others())
         if allocation.visible is not None and allocation.visible is not self.visible:
             allocation.visible.run.used_by_others = True
@@ -471,7 +466,7 @@ class Submission:
         if context._declared:
             context.settle(self.mark.position)
         context._declared = None
-        if self._visible is None:  # a run with a token must not keep its result alive: see ``dead_work``
+        if self._visible is None:  # a run with a token must not keep its result alive: see ``reclaim``
             context._kept.append(result)
         context._kept.append(context._faults)
         self._open = True  # before the hold: abandoning a mark that is not held does nothing
@@ -501,8 +496,7 @@ class Submission:
         return True
 
     def abandon(self) -> None:
-        """Hands the submission's memory to the reclaimer's limbo. Call it when no task waits for the submission any
-        more."""
+        """Hands the submission's memory to the reclaimer's limbo: no task waits for the submission any more."""
         if self._open:
             self._reclaimer.abandon((self.mark, None if self._visible is None else self._visible.run))
             self._open = False
@@ -519,8 +513,7 @@ class LooseResults(Dropping):
     _submissions: Any
 
     def adopt(self, submission: Any) -> None:
-        """Adds a submission. Drops finished submissions from time to time: a query takes 1.4 µs, too long for each
-        call."""
+        """Adds a submission. Drops finished ones from time to time: a query takes too long for each call."""
         with RUNTIME_LOCK:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()  # type: ignore[attr-defined]
@@ -528,9 +521,8 @@ class LooseResults(Dropping):
 
 
 def context_for(operation: Any, stream: Any, visible: Any = None, *, sweeps: bool = True) -> Any:
-    """Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free dropped memory,
-    unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is
-    lost, and ``OrderingError`` if the calling thread holds a lock of the package's."""
+    """Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free dropped memory, if
+    ``sweeps``. Raises ``GraphError`` during a capture, and the errors of ``refuse_inside`` and of a lost device."""
     operation.consume()
     refuse_inside()
     if given.capture() is not None:
@@ -544,12 +536,9 @@ def context_for(operation: Any, stream: Any, visible: Any = None, *, sweeps: boo
 
 
 def submit(operation: Any, stream: Any, run: Any = None) -> Any:
-    """Executes ``operation`` on ``stream``. Returns its submission when everything is submitted, or a ``Paused`` run at
-    the first stop of the walk, and waits for nothing. With a ``run``, work whose results can no longer be observed is
-    dropped once the submission is abandoned.
-
-    If it raises, work that was submitted before keeps its memory until the device is past it.
-    """
+    """Executes ``operation`` on ``stream``, and waits for nothing. Returns its submission, or a ``Paused`` run at the
+    first stop of the walk. With a ``run``, work whose results can no longer be observed is dropped once the submission
+    is abandoned. If it raises, work that was submitted before keeps its memory until the device is past it."""
     context = context_for(operation, stream, None if run is None else run.visible())
     walk = given.Walk(operation, context)
     if points.tracer is not None:
@@ -566,8 +555,7 @@ def submit(operation: Any, stream: Any, run: Any = None) -> Any:
 
 def submit_at_once(operation: Any, stream: Any, call: str) -> Any:
     """Submits all of ``operation``, for the public function ``call``, which does not wait. Raises ``OrderingError`` if
-    the operation would wait for host data, before anything is submitted if that is known, and otherwise as ``submit``
-    does."""
+    the operation would wait for host data, if possible before anything is submitted."""
     if operation._composed:
         given.refuse_waiting(operation, call)
     context = context_for(operation, stream)
@@ -582,9 +570,8 @@ def submit_at_once(operation: Any, stream: Any, call: str) -> Any:
 
 
 def run_blocking(operation: Any, stream: Any, lender: Any = None) -> Any:
-    """Submits ``operation``, waits and returns its result. With a ``lender``, the run's memory is that of the lender's
-    library. The call itself holds everything that the device uses, and ends when the device is past it. So it needs
-    neither a mark nor a hand-over to the reclaimer."""
+    """Submits ``operation``, waits and returns its result. A ``lender`` gives the run's memory. The call holds
+    all that the device uses until the device is past it, so it needs neither a mark nor the reclaimer."""
     context = context_for(operation, stream)
     context.lender = lender
     timeline, runtime, kept, faults = context.timeline, context.runtime, context._kept, context._faults
@@ -620,8 +607,7 @@ class Turn:
         self.number, self.spent, self._usual = 0, 0.0, 20e-6
 
     def over(self, number: int) -> None:
-        """Starts a new turn if the number of the current turn is still ``number``. A task passes the number that it
-        read before it last let other tasks run."""
+        """Starts a new turn if ``number``, which a task read before it let other tasks run, is still the turn's."""
         if self.number == number:
             self.next()
 
@@ -658,10 +644,9 @@ class DeviceFuture:
         self._state = given.idle
 
     def start(self: Any, turn: Any = None, /) -> Any:
-        """Begins to submit the work, or continues if the run is paused, until all of it is submitted or the walk stops.
-        Returns the reason of the stop, and None if the work is submitted or the outcome is known. The time of the
-        submission counts in ``turn``, by default the calling thread's turn. An error of the submission becomes the
-        outcome."""
+        """Submits the work, or goes on if the run is paused. Returns the reason if the walk stops, and None if the work
+        is submitted or the outcome is known. The time counts in ``turn``, by default the calling thread's. An error
+        becomes the outcome."""
         if self._submission is not None or self._state is given.complete:
             return None
         return self._start_slowly(turn or current_turn())

@@ -16,7 +16,7 @@ from oxide.__main__ import main
 from oxide.host import core
 
 ROOT = Path(__file__).parent.parent
-TWIN = ("oxide/_core_twin.py", "oxide/host/_memory_twin.py", "oxide/host/_native_twin.py")
+TWIN = ("oxide/_core_twin.py", "oxide/host/_device_twin.py")
 CHECKOUT = Path(core.__file__).parents[2] == ROOT
 
 needs_checkout = pytest.mark.skipif(not CHECKOUT, reason="the tests of an installed wheel")

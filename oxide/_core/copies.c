@@ -1,5 +1,5 @@
 /* Copies of host memory: by the device's host-function thread in stream order, and by threads that
-   help it. oxide/runtime/memory/copy_pool.py describes the protocol of the helpers. */
+   help it. oxide/runtime/memory/moves.py describes the protocol of the helpers. */
 
 #include "core.h"
 #include <string.h>
@@ -214,6 +214,9 @@ int add_copies(PyObject *module) {
         return -1;
 #ifdef HAS_HELPERS
     if (add_address(module, "SHARE_COPY", (const void *)share_copy) < 0)
+        return -1;
+#else
+    if (PyModule_AddObjectRef(module, "start_helpers", Py_None) < 0 || PyModule_AddIntConstant(module, "SHARE_COPY", 0) < 0)
         return -1;
 #endif
     if (PyModule_AddIntConstant(module, "ROW_BYTES", sizeof(struct row)) < 0)

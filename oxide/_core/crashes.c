@@ -1,5 +1,5 @@
 /* A signal handler that names the kernel whose code was running. It calls only what a handler may
-   call: write and sigaction. oxide/runtime/awaiting/crash_reports.py says when it is installed. */
+   call: write and sigaction. oxide/runtime/awaiting/loading.py says when it is installed. */
 
 #define _GNU_SOURCE /* the names of the program counter's register */
 #include "core.h"
@@ -97,7 +97,7 @@ int add_crash_reports(PyObject *module) {
     return PyModule_AddFunctions(module, methods);
 }
 #else
-int add_crash_reports(PyObject *Py_UNUSED(module)) {
-    return 0;
+int add_crash_reports(PyObject *module) {
+    return PyModule_AddObjectRef(module, "watch_kernel", Py_None);
 }
 #endif

@@ -5,7 +5,7 @@
 #include "core.h"
 #include <time.h>
 
-#define SHARE_SECONDS 2e-3 /* the time for frees at a submission, as in loop/turns.py */
+#define SHARE_SECONDS 2e-3 /* the time for frees at a submission, as in loop/pace.py */
 
 static double now(void) {
     struct timespec time;
@@ -202,7 +202,7 @@ static PyMethodDef context_methods[] = {
      "end(reads, writes, *, submitted)\n--\n\n"
      "Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. "
      "Another library's\n"
-     "memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is "
+     "memory may be imported again after its boxes are gone, so its entry in ``AddressRanges`` is "
      "kept until this\n"
      "run ends."},
     {NULL, NULL, 0, NULL},
@@ -456,7 +456,7 @@ static int set_submission(Submission *self, Context *context, PyObject *result, 
         wait_for_joined(context) < 0 || (self->mark = mark_now(context->timeline)) == NULL ||
         settle(context, ((Mark *)self->mark)->position) < 0)
         return -1;
-    /* a run with a token must not keep its result alive: see dead_work.py */
+    /* a run with a token must not keep its result alive: see reclaim.py */
     if (IS_NONE(context->visible) && PyList_Append(context->kept, result) < 0)
         return -1;
     if (PyList_Append(context->kept, context->faults) < 0)

@@ -28,8 +28,7 @@ from oxide.runtime.devices.fault_records import HostReport
 from oxide.runtime.devices.runtime import Device, current_runtime
 from oxide.runtime.devices.scheduling import find_device
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.submission.capture import NotRecordable

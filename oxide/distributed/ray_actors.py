@@ -33,8 +33,7 @@ from oxide.host.locks import new_lock
 from oxide.runtime.devices.runtime import devices
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.tile_kernel import TileKernel
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.transfers import h2d
 
 

@@ -70,7 +70,7 @@ def capability_of(arch: str) -> int:
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
 """The entry of a native kernel whose threads synchronise across the grid. It takes the longer launch record
-``COOPERATIVE``. Each call runs a range of blocks to the next grid barrier (``cpu/cooperative_launch.py``)."""
+``COOPERATIVE``. Each call runs a range of blocks to the next grid barrier (``cpu/streams.py``)."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
@@ -544,3 +544,25 @@ def _own_if_inner_has(name: str) -> property:
 
 for _name in CAPABILITIES:
     setattr(Wrapper, _name, _own_if_inner_has(_name))
+
+
+def lanes_of(after: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the lane of each part of a graph (``Graphs.capture_after``). A lane is a sequence of parts for one
+    stream. ``after`` has, for each part, the numbers of the earlier parts that it runs after. Lanes are numbered in the
+    order in which they begin.
+
+    A part joins the lane of a part that it runs after, if that part is still the last of its lane. Otherwise the part
+    begins a new lane. So a lane waits for another lane only where one of its parts runs after a part of the other lane.
+    """
+    found: list[int] = []
+    continued: set[int] = set()
+    count = 0
+    for earlier in after:
+        before = next((number for number in earlier if number not in continued), None)
+        if before is None:
+            found.append(count)
+            count += 1
+        else:
+            continued.add(before)
+            found.append(found[before])
+    return found

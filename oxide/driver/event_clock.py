@@ -27,6 +27,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from oxide.driver.base import Driver, EventHandle, Span, StreamHandle, provided
@@ -40,52 +41,44 @@ _BATCH = 64  # submissions whose times are read at once, and pairs by which a po
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Pair:
     """The events before and after a submission."""
 
-    __slots__ = ("after", "before")
-
-    def __init__(self, before: EventHandle, after: EventHandle) -> None:
-        self.before = before
-        self.after = after
+    before: EventHandle
+    after: EventHandle
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Device:
     """A device: its base, the base's time by ``perf_counter_ns``, the stream of the first base, and the pool of unused
     pairs."""
 
-    __slots__ = ("base", "base_ns", "number", "spare", "stream")
-
-    def __init__(self, number: int, stream: StreamHandle) -> None:
-        self.number = number
-        self.stream = stream
-        self.base: EventHandle | None = None
-        self.base_ns = 0
-        self.spare: list[_Pair] = []
+    number: int
+    stream: StreamHandle
+    base: EventHandle | None = None
+    base_ns: int = 0
+    spare: list[_Pair] = field(default_factory=list)
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Lane:
     """A stream: its device and, in order, its submissions whose times have not been read."""
 
-    __slots__ = ("device", "pending")
-
-    def __init__(self, device: _Device) -> None:
-        self.device = device
-        self.pending: deque[_Measured] = deque()
+    device: _Device
+    pending: deque[_Measured] = field(default_factory=deque)
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Measured:
     """A submission, the token of this clock. It has its events until its times are read or it is given up."""
 
-    __slots__ = ("lane", "pair", "times")
-
-    def __init__(self, lane: _Lane, pair: _Pair) -> None:
-        self.lane = lane
-        self.pair: _Pair | None = pair
-        self.times: tuple[int, int] | None = None
+    lane: _Lane
+    pair: _Pair | None
+    times: tuple[int, int] | None = None
 
 
 @final

@@ -62,9 +62,9 @@ class MappedObject:
     functions: tuple[MappedFunction, ...]
 
 
-def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None] | None = None) -> tuple[Any, int]:
+def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject, Any], None] | None = None) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found. If
-    ``entry`` is found and ``mapped`` is not None, calls ``mapped`` with the file's functions.
+    ``entry`` is found and ``mapped`` is not None, calls ``mapped`` with the file's functions and that object.
 
     Raises ``Unloadable`` for an image that this loader cannot load.
     """
@@ -78,7 +78,7 @@ def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None]
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
         raise Unloadable(f"a damaged object file: {error}") from error
     if mapped is not None and content is not None:
-        mapped(content)
+        mapped(content, memory)
     return memory, address
 
 

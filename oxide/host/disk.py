@@ -1,8 +1,8 @@
 """The disk cache's files: bytes under a name, in a directory that only the user can write to.
 
 The callers decide what the files contain: ``compiler.cache.entries`` stores compiled kernels, for example, and
-``driver.cpu.code`` stores the name and features of the host's processor. This module makes it safe to execute machine
-code from the directory:
+``driver.cpu.processor`` stores the name and features of the host's processor. This module makes it safe to execute
+machine code from the directory:
 
 - The directory is made with mode 0700. If another user owns it or may write to it, it is not used: a warning is given
   once, and each process compiles its kernels.

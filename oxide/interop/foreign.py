@@ -25,10 +25,9 @@ from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce, ready_function
 from oxide.runtime.devices.runtime import Device, current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
+from oxide.runtime.memory.addresses import DevicePointer
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device
-from oxide.runtime.memory.pointer import DevicePointer
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
 from oxide.runtime.submission.submission import ExecutionContext
 

@@ -4,7 +4,7 @@ Export: the consumer's stream waits for the box's uses so far. On the CPU device
 Import: one of oxide's streams waits for the producer's work so far, and oxide orders every later use of the box as
 usual. After an export or import, neither side sees the other's new work on the memory. ``ctx.reads`` and ``ctx.writes``
 declare the other library's work to oxide. All boxes on the same memory share one history
-(``memory/address_ranges.py``). A producer's description of its memory is validated before use (``dlpack.py``).
+(``memory/addresses.py``). A producer's description of its memory is validated before use (``dlpack.py``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from oxide.interop.dlpack import CPU, CUDA, MOST_AXES, VERSION, ForeignLayout
 from oxide.language.types import REGISTERED, ScalarType, as_dtype
 from oxide.runtime.devices.runtime import Device, Runtime, current_runtime
 from oxide.runtime.devices.scheduling import picked_stream
+from oxide.runtime.memory.addresses import DevicePointer
 from oxide.runtime.memory.allocation import Allocation, Known
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, number_of_elements, parse_shape, require_data
-from oxide.runtime.memory.pointer import DevicePointer
+from oxide.runtime.memory.memory import Arc, DeviceBox, number_of_elements, parse_shape, require_data
 from oxide.runtime.ordering.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.memory import DeviceBox
 from oxide.runtime.operations.operation import DeviceOperation
-from oxide.runtime.ordering.capturing import current_capture
-from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.ordering.stream import Stream, current_capture
 from oxide.runtime.submission.lending import Lender, submit_lent
 from oxide.runtime.tracepoints import points
 

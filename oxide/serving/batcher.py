@@ -37,11 +37,11 @@ from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.runtime import SchedulingPolicy
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
+from oxide.runtime.memory.allocation import PATIENCE_SECONDS
 from oxide.runtime.memory.memory import DeviceBox
-from oxide.runtime.memory.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.ordering.timeline import Mark, Timeline
 from oxide.runtime.submission.walk import Frame

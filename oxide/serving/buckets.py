@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 from oxide.errors import ArgumentError
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import written
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.operations.operation import DeviceOperation, value
 from oxide.serving.request_queue import Results
 

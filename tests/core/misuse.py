@@ -128,7 +128,7 @@ def reals() -> dict[str, Callable[[], Any]]:
     def pool() -> Any:
         return PinnedPool(stream._timeline.driver)
 
-    from oxide.runtime.loop.turns import Turn
+    from oxide.runtime.loop.pace import Turn
     from oxide.runtime.memory.pinned import PinnedPool
     from oxide.runtime.submission.host_copies import HostCopies
     from oxide.runtime.submission.submission import ExecutionContext

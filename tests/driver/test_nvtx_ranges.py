@@ -14,7 +14,7 @@ import trio
 from oxide import DeviceError, DisjointSlice, Slice, f32, h2d, kernel, thread, zeros
 from oxide.driver.base import Driver
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.nvtx_ranges import DOMAIN, NamingDriver, with_ranges
+from oxide.driver.tools import DOMAIN, NamingDriver, with_ranges
 from oxide.errors import DriverError
 from oxide.testing import use_driver
 

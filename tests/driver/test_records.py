@@ -14,7 +14,6 @@ import oxide
 from oxide import DisjointSlice, Slice, i32, kernel, thread
 from oxide.compiler.ir.files import ir_file, with_offsets
 from oxide.compiler.source.faults import DIVERGENT
-from oxide.driver.record_layout import Layout
 from oxide.driver.records import (
     COOPERATIVE,
     FAULT,
@@ -24,6 +23,7 @@ from oxide.driver.records import (
     SANITIZED_REPORT,
     SANITIZED_STATE,
     SANITIZED_VIEW,
+    Layout,
 )
 from tests.compiler.native_runner import run_blocks
 

@@ -25,7 +25,7 @@ EXCEPTIONS = {
     "oxide/compiler/frontend/lowering/total_builder.py": "the suffixes of LLVM's intrinsics",
     "oxide/compiler/primitives/table.py": "the types that numba-cuda's rule of floats knows",
     "oxide/compiler/interpreter/tensor.py": "the types in which NumPy sums products",
-    "oxide/driver/record_layout.py": "the fields of records, which are ctypes",
+    "oxide/driver/records.py": "the fields of records, which are ctypes",
     "oxide/interop/dlpack.py": "DLPack's own enumeration",
     "oxide/runtime/launching/building.py": "the words of a copy, of any type",
     "oxide/runtime/operations/strided_copy.py": "the words of a copy, of any type",

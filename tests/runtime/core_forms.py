@@ -57,7 +57,7 @@ from oxide.errors import OutOfMemoryError
 from oxide.host import core
 from oxide.runtime.awaiting import future
 from oxide.runtime.launching.launch import KernelLaunch
-from oxide.runtime.loop import turns
+from oxide.runtime.loop import pace
 from oxide.runtime.memory import reclaim
 from oxide.testing import Call, FailingDriver, RecordingDriver, step_driver, use_driver
 
@@ -636,7 +636,7 @@ def trio_run(main: Any) -> Any:
 def main() -> None:
     trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
     # No step depends on the time that one before it took.
-    turns.SHARE_SECONDS = future.SHARE_SECONDS = reclaim.SHARE_SECONDS = 3600.0
+    pace.SHARE_SECONDS = future.SHARE_SECONDS = reclaim.SHARE_SECONDS = 3600.0
     first, count = int(sys.argv[1]), int(sys.argv[2])
     gc.collect()
     gc.freeze()

@@ -232,13 +232,11 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     from oxide.interop import sharing as interop
     from oxide.runtime.devices import fault_records
-    from oxide.runtime.memory import address_ranges, memory, pinned
+    from oxide.runtime.memory import addresses, memory, pinned
     from oxide.runtime.operations import graph
     from oxide.runtime.submission import capture, submission
 
-    steps = in_files(
-        address_ranges, pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph
-    )
+    steps = in_files(addresses, pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph)
     run = RUNS[what]
     run()  # compiles
     gc.collect()

@@ -38,7 +38,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Closed, Lifted
 from oxide.compiler.signature.untyped_arguments import captured
 from oxide.compiler.source.source import EMPTY, as_written, closure_values, lines_of
-from oxide.driver import record_layout, records
+from oxide.driver import records
 from oxide.errors import cell_of
 from oxide.host import disk
 from oxide.language.tile import Function as TileFunction
@@ -99,7 +99,7 @@ def environment() -> tuple[str, ...]:
     packages, and numba's settings. Raises ``OSError`` if a source file cannot be read."""
     package = os.path.join(os.path.dirname(os.path.abspath(errors.__file__)), "compiler")
     sources: list[str | bytes] = []
-    paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
+    paths = [os.path.abspath(records.__file__)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
         paths += sorted(_sources(root))
     above = os.path.join(os.path.dirname(package), "")

@@ -1,9 +1,13 @@
-"""The CPU device's code: loads object files, and binds launches to functions that run a range of blocks.
+"""The CPU device's code: loads object files, binds launches to functions that run a range of blocks, and names the
+processor that runs them.
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to a
 ``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads most object files; LLVM loads those that need
-more. llvmlite is imported only to load such a file, or to name this machine's processor for the first time. LLVM is not
-thread-safe, so one lock guards loading and queries of the processor.
+more. With ``OXIDE_PERF=map``, Linux's perf shows kernels by name.
+
+LLVM also detects this machine's target, once; later processes read it from the cache on disk. If llvmlite is not
+installed, the target is made from Linux's description of the processor, and serves to select code that was built ahead
+of time.
 """
 
 from __future__ import annotations
@@ -11,17 +15,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import platform
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
 from oxide.driver.base import Code, Dim3, Target
-from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.perf_map import announce
-from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
-from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_object
+from oxide.driver.cpu.streams import BlockRange, CooperativeRun, LoopFree, ThreadPace
+from oxide.driver.object import MappedFunction, MappedObject, MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
 from oxide.driver.tools import gdb_is_served, perf_map_is_wanted
 from oxide.host import disk
@@ -29,7 +33,7 @@ from oxide.host.environment import is_installed
 from oxide.host.locks import new_lock, unheld
 from oxide.host.uninterrupted import uninterrupted
 
-_llvm_lock = new_lock()
+_llvm_lock = new_lock()  # LLVM is not thread-safe
 
 
 @final
@@ -87,7 +91,7 @@ class CpuFunction:
         whose blocks cannot all be live at once.
         """
         if self.cooperative:
-            return CooperativeRun(self, grid, block, shared_bytes, params, seed)
+            return CooperativeRun(self.call, self.device, grid, block, shared_bytes, params, seed)
         return partial(self.call, ctypes.byref(_LAUNCH(grid, block, shared_bytes, seed, params)))
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
@@ -109,87 +113,15 @@ _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)  # with the GIL held
 
 
-@functools.cache
-def host_target() -> Target:
-    """Returns the target of this machine. LLVM detects it once; later processes read it from the cache on disk.
-
-    Without llvmlite, the target is made from Linux's description of the processor, and serves to select code that was
-    built ahead of time.
-    """
-    if not is_installed("llvmlite"):
-        from oxide.driver.cpu.processor import target_without_llvm
-
-        return target_without_llvm()
-    processor = _processor()
-    name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
-    if name is not None and (known := disk.read(name)) is not None:
-        arch, _, features = known.decode().partition("\n")
-        return Target("native", arch, features)
-    target = uninterrupted(_ask_llvm)
-    if name is not None:
-        disk.write(name, f"{target.arch}\n{target.features}".encode())
-    return target
-
-
-def _ask_llvm() -> Target:
-    import llvmlite.binding as llvm
-
-    with unheld(_llvm_lock):
-        try:
-            features = llvm.get_host_cpu_features().flatten()
-        except RuntimeError:
-            # LLVM does not know the features on every system. The CPU's name alone is then used.
-            features = ""
-        return Target("native", llvm.get_host_cpu_name(), features)
-
-
-@functools.cache
-def host_name() -> str:
-    """Returns the processor's name as its maker writes it, or a general name if the system does not provide it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                key, _, text = line.partition(":")
-                if key.strip() == "model name" and text.strip():
-                    return text.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or "CPU"
-
-
-def _processor() -> str | None:
-    """Returns a text that identifies the processor and llvmlite: the processor's model and features as the system
-    reports them, and llvmlite's version, because a newer LLVM may know more names. Returns None if the system does not
-    describe its processor."""
-    found = [disk.version_text("llvmlite"), platform.machine()]
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                key = line.partition(":")[0].strip()
-                if not key:
-                    return "\n".join(found)  # the first processor is enough
-                if key in _PROCESSOR_KEYS:
-                    found.append(line.strip())
-    except OSError:
-        pass
-    return None
-
-
-_PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
-
-
 def _load(code: Code) -> tuple[Any, int]:
     """Loads an object file. Returns the object that holds its code, and the address of its entry."""
     if gdb_is_served():  # LLVM's loader tells gdb what it loads
         memory, address = uninterrupted(partial(_load_with_llvm, code, None))
     else:
-        found: list[MappedObject] = []
         try:
-            memory, address = load_object(code.image, code.entry, found.append if perf_map_is_wanted() else None)
+            memory, address = load_object(code.image, code.entry, _name_for_perf if perf_map_is_wanted() else None)
         except Unloadable as problem:
             memory, address = uninterrupted(partial(_load_with_llvm, code, problem))
-        for each in found:
-            announce(each, memory)
     if not address:
         raise driver_error(
             "CUDA_ERROR_NOT_FOUND",
@@ -232,3 +164,133 @@ def _load_with_llvm(code: Code, problem: Unloadable | None) -> tuple[Any, int]:
         engine.add_object_file(llvm.ObjectFileRef(pointer))
         engine.finalize_object()
         return engine, int(engine.get_function_address(code.entry))
+
+
+_perf_lock = new_lock()
+_named: list[Any] = []
+_naming_failed = False
+
+
+def _name_for_perf(loaded: MappedObject, memory: Any) -> None:
+    """Adds the names of a loaded object's functions to ``/tmp/perf-PID.map``, where perf finds them. If that fails,
+    warns with a ``RuntimeWarning``, once.
+
+    perf reads the file when the process has ended. Until then the object's memory stays mapped: perf could not tell it
+    from code that is loaded later to the same addresses.
+    """
+    global _naming_failed
+    with unheld(_perf_lock):
+        _named.append(memory)
+        if _naming_failed:
+            return
+        lines = [f"{each.address:x} {each.size:x} {_perf_name(loaded, each)}\n" for each in loaded.functions]
+        # perf looks in this folder only. A symbolic link of that name, perhaps by another user, is not followed.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(f"/tmp/perf-{os.getpid()}.map", flags, 0o600), "a", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            _naming_failed = True
+            warnings.warn(f"oxide: OXIDE_PERF=map: {error}; perf gets no names", RuntimeWarning, stacklevel=2)
+
+
+def _perf_name(loaded: MappedObject, function: MappedFunction) -> str:
+    """Returns the name of a function: its kernel's name, followed by the symbol unless the function is the kernel's
+    entry. The name begins with the word "kernel", because perf skips lines of a map with names of one or two letters.
+    Returns the symbol alone if the object does not name a kernel."""
+    if not loaded.file:
+        return function.symbol
+    kernel = f"kernel {loaded.file}"
+    return kernel if function.symbol.startswith("oxide_run_") else f"{kernel} [{function.symbol}]"
+
+
+@functools.cache
+def host_target() -> Target:
+    """Returns the target of this machine."""
+    if not is_installed("llvmlite"):
+        return target_without_llvm()
+    described = _described()
+    name = None
+    if described:
+        # With llvmlite's version, because a newer LLVM may know more names.
+        lines = [f"{key}: {described[key]}" for key in _IDENTIFYING if key in described]
+        text = "\n".join([disk.version_text("llvmlite"), platform.machine(), *lines])
+        name = "processor-" + disk.digest((__name__, text))
+        known = disk.read(name)
+        if known is not None:
+            arch, _, features = known.decode().partition("\n")
+            return Target("native", arch, features)
+    target = uninterrupted(_ask_llvm)
+    if name is not None:
+        disk.write(name, f"{target.arch}\n{target.features}".encode())
+    return target
+
+
+@functools.cache
+def host_name() -> str:
+    """Returns the processor's name as its maker writes it, or a general name if the system does not provide it."""
+    return _described().get("model name") or platform.processor() or platform.machine() or "CPU"
+
+
+def target_without_llvm() -> Target:
+    """Returns a native target with the instruction sets that Linux reports; without any on other systems."""
+    names = {_NAMES.get(flag) or _plain(flag) for flag in _described().get("flags", "").split()}
+    if "sse4.2" in names:
+        names.add("crc32")  # LLVM counts this instruction of SSE4.2 as a set of its own
+    return Target("native", platform.machine(), ",".join(f"+{name}" for name in sorted(names)))
+
+
+def _ask_llvm() -> Target:
+    import llvmlite.binding as llvm
+
+    with unheld(_llvm_lock):
+        try:
+            features = llvm.get_host_cpu_features().flatten()
+        except RuntimeError:
+            # LLVM does not know the features on every system. The CPU's name alone is then used.
+            features = ""
+        return Target("native", llvm.get_host_cpu_name(), features)
+
+
+@functools.cache
+def _described() -> dict[str, str]:
+    """Returns Linux's description of the first processor; an empty one on other systems."""
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, text = line.partition(":")
+                if not key.strip():
+                    break
+                found[key.strip()] = text.strip()
+    except OSError:
+        pass
+    return found
+
+
+_IDENTIFYING = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+"""The parts of the description that tell processors apart."""
+
+_NAMES = {
+    "3dnowprefetch": "prfchw",
+    "abm": "lzcnt",
+    "bmi1": "bmi",
+    "fpu": "x87",
+    "lahf_lm": "sahf",
+    "lm": "64bit",
+    "pclmulqdq": "pclmul",
+    "pni": "sse3",
+    "rdrand": "rdrnd",
+    "sha_ni": "sha",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "user_shstk": "shstk",
+}
+"""LLVM's names by Linux's names, where the two differ by more than underscores and dashes."""
+
+_DASHED = {"amxbf16": "amx-bf16", "amxint8": "amx-int8", "amxtile": "amx-tile", "amxfp16": "amx-fp16"}
+
+
+def _plain(flag: str) -> str:
+    name = flag.replace("_", "")
+    return _DASHED.get(name, name)

@@ -2,8 +2,8 @@
 
 This file checks requests and turns them into items for a scheduler. It builds on the modules ``streams`` (streams,
 events, items), ``workers`` (the threads that run the items), ``steps`` (runs one item at a time, for tests),
-``allocator``, ``copy_tasks``, ``code``, ``graph``, ``host_functions`` and ``submission_checks``. A wrong request is
-refused when it is submitted, with CUDA's error code and name.
+``allocator``, ``stream_tasks``, ``code``, ``graph`` and ``submission_checks``. A wrong request is refused when it is
+submitted, with CUDA's error code and name.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
 microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an
@@ -17,6 +17,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from time import sleep
 from typing import final
 
@@ -35,16 +36,15 @@ from oxide.driver.base import (
     StreamPriority,
 )
 from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
-from oxide.driver.cpu.clock import CpuClock
 from oxide.driver.cpu.code import CpuFunction, host_name, host_target
-from oxide.driver.cpu.copy_tasks import Copies
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph, conditional, recorded
-from oxide.driver.cpu.host_functions import native_call, python_call
 from oxide.driver.cpu.steps import StepScheduler
+from oxide.driver.cpu.stream_tasks import Copies, native_call, python_call
 from oxide.driver.cpu.streams import (
     BlockRange,
     CapturedPart,
+    CpuClock,
     CpuEvent,
     CpuStream,
     OpenConditional,
@@ -53,6 +53,7 @@ from oxide.driver.cpu.streams import (
     Scheduler,
     Task,
     Wait,
+    check_fits,
     closed_error,
 )
 from oxide.driver.cpu.submission_checks import (
@@ -127,7 +128,8 @@ class CpuDriver(Dropping):
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
-        self._drop = partial(call_soon, _abandon, self._scheduler)
+        # Ends the threads of a driver that is dropped without ``close``.
+        self._drop = partial(call_soon, methodcaller("abandon"), self._scheduler)
         self._failures = self._scheduler.failures
         self._looks = 0
         self._clock: CpuClock | None = None
@@ -141,7 +143,6 @@ class CpuDriver(Dropping):
     # Devices
 
     def device_count(self) -> int:
-        """Returns the number of devices."""
         return self._devices
 
     def device_info(self, device: int) -> DeviceInfo:
@@ -168,7 +169,6 @@ class CpuDriver(Dropping):
         return CpuStream(device, high=priority == "high")
 
     def destroy_stream(self, stream: CpuStream) -> None:
-        """Destroys the stream; work already submitted to it still runs."""
         if not self._closed:
             check_handle(stream, CpuStream).destroyed = True
 
@@ -203,7 +203,6 @@ class CpuDriver(Dropping):
     # Events
 
     def create_event(self, device: int, *, timing: bool) -> CpuEvent:
-        """Creates an event, which counts as passed until it is recorded."""
         self._check_device(device)
         return CpuEvent(device, timing=timing)
 
@@ -213,7 +212,6 @@ class CpuDriver(Dropping):
             check_handle(event, CpuEvent).destroyed = True
 
     def record_event(self, event: CpuEvent, stream: CpuStream) -> None:
-        """Records the event at the current end of the stream."""
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         check_idle(stream)
@@ -263,7 +261,6 @@ class CpuDriver(Dropping):
             self._scheduler.submit(stream, Wait(point))
 
     def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
-        """Returns the milliseconds between two events, both created with ``timing`` and passed by their streams."""
         times = []
         for event in (start, end):
             point = check_handle(event, CpuEvent).point
@@ -303,21 +300,17 @@ class CpuDriver(Dropping):
         return self._host.allocate(nbytes)
 
     def free_host(self, address: int) -> None:
-        """Frees host memory at once."""
         self._host.release(self._host.retire(address))
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """Copies from this driver's host memory to memory of the stream's device."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.to_device(device, destination, source, nbytes))
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """Copies from memory of the stream's device to this driver's host memory."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.to_host(device, destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CpuStream) -> None:
-        """Copies within the memory of one of the driver's devices, or between two of them."""
         check_handle(stream, CpuStream)
         self._submit(stream, self._copies.on_device(destination, source, nbytes))
 
@@ -330,7 +323,6 @@ class CpuDriver(Dropping):
         nbytes: int,
         stream: CpuStream,
     ) -> None:
-        """Copies from the memory of one of the driver's devices to the memory of another."""
         check_handle(stream, CpuStream)
         self._check_device(destination_device)
         self._check_device(source_device)
@@ -338,16 +330,12 @@ class CpuDriver(Dropping):
         self._submit(stream, task)
 
     def fill(self, address: int, pattern: bytes, count: int, stream: CpuStream) -> None:
-        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times to memory of the stream's device."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.fill(device, address, pattern, count))
 
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
-        """If the record is claimed, copies it to the address at the cursor and zeroes the record. Advances the cursor
-        in any case.
-
-        The address at the cursor is read when the report runs. If it is invalid, the device fails then, as a GPU does.
-        """
+        """The address at the cursor is read when the report runs. If it is invalid, the device fails then, as a GPU
+        does."""
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.report(device, record, cursor, nbytes))
 
@@ -377,10 +365,20 @@ class CpuDriver(Dropping):
             grid, block = (blocks, 1, 1), (function.persistent, 1, 1)
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
         if function.sanitized is not None:
-            from oxide.driver.cpu.sanitizer import sanitized_launch
+            from oxide.driver.cpu.sanitizer import SanitizedLaunch
 
-            order, tracked = self._scheduler.block_order, self._heaps[stream.device].tracked
-            launch = sanitized_launch(function, grid, block, shared_bytes, params, seed, order, tracked)
+            if function.cooperative:
+                check_fits(stream.device, grid, block)  # now: the worker that binds the launch can no longer refuse it
+            launch = SanitizedLaunch(
+                function.sanitized,
+                lambda words: function.bind(grid, block, shared_bytes, words, seed),
+                self._scheduler.block_order,
+                self._heaps[stream.device].tracked,
+                grid,
+                block,
+                shared_bytes,
+                params,
+            )
             self._submit(stream, Task(f"launch {function.entry}", launch, kernel=True))
             return
         launched = function.launch(grid, block, shared_bytes, params, seed, blocks)
@@ -392,7 +390,6 @@ class CpuDriver(Dropping):
     # Graphs
 
     def begin_capture(self, stream: CpuStream) -> None:
-        """Starts to record work submitted to the stream, instead of running it."""
         self._check_open()
         check_idle(stream).captured = [CapturedPart(())]
 
@@ -489,12 +486,9 @@ class CpuDriver(Dropping):
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
-        """Submits a call of a Python function, which a worker thread makes. Exceptions of the function go to
-        ``sys.unraisablehook``, and the stream goes on."""
         self._submit(check_idle(stream), python_call(function))
 
     def call(self, what: str, function: Callable[[int], Ranges], stream: CpuStream) -> None:
-        """Submits a call of ``function``, which a worker thread makes. A capture records the call."""
         address = self.stream_address(stream)
 
         def run() -> None:
@@ -504,7 +498,6 @@ class CpuDriver(Dropping):
         self._submit(stream, Task(what, run))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
-        """Submits a call of a C function, which a worker thread makes without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))
         if self._driven:  # the function may wake a waiter that makes no more queries
             self._scheduler.synchronize(stream)
@@ -530,13 +523,11 @@ class CpuDriver(Dropping):
         return device
 
     def disown(self, address: int, nbytes: int) -> None:
-        """Undoes one call of ``adopt``."""
         for heap in self._heaps:
             if heap.disown(address, nbytes):
                 return
 
     def expose(self, address: int, nbytes: int) -> None:
-        """Marks memory as written, for the sanitizer."""
         if Tracking.wanted:
             for heap in self._heaps:
                 heap.wrote(address, nbytes, None)
@@ -545,11 +536,8 @@ class CpuDriver(Dropping):
         """Returns a clock. The threads note its times as they run the work."""
         if self._clock is not None:
             raise DeviceError("the CPU driver has a clock already; close it first")
-        self._clock = CpuClock(self._end_clock)
+        self._clock = CpuClock(partial(setattr, self, "_clock", None))
         return self._clock
-
-    def _end_clock(self) -> None:
-        self._clock = None
 
     def close(self) -> None:
         """Waits for submitted work and ends the threads. May be called again.
@@ -651,8 +639,3 @@ class _RunDriver(CpuDriver):
     def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
         item.droppable = self._run
         super()._submit(stream, item)
-
-
-def _abandon(scheduler: Scheduler) -> None:
-    """Ends the threads of a driver that was dropped without ``close``."""
-    scheduler.abandon()

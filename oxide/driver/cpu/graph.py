@@ -1,6 +1,6 @@
 """Graphs of the CPU device: recorded items of a stream, submitted again at each launch.
 
-The parts of a graph with branches are spread over lanes (``lanes.py``). The first lane is the stream that the graph is
+The parts of a graph with branches are spread over lanes (``lanes_of``). The first lane is the stream that the graph is
 launched on. Each other lane is a stream that exists for one launch.
 
 The bodies of a conditional are graphs of their own. When a conditional comes to the head of its stream, it puts the
@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable
 from typing import final
 
+from oxide.driver.base import lanes_of
 from oxide.driver.cpu.streams import (
     CapturedPart,
     CpuStream,
@@ -28,7 +29,6 @@ from oxide.driver.cpu.streams import (
     Unfolding,
     Wait,
 )
-from oxide.driver.lanes import lanes_of
 
 _numbers = itertools.count(1)
 

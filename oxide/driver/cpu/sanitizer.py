@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
-from oxide.driver.cpu.cooperative_launch import CooperativeRun, check_fits
+from oxide.driver.cpu.streams import CooperativeRun
 from oxide.driver.records import (
     FAULT,
     MAX_COPIES,
@@ -30,45 +30,16 @@ from oxide.driver.records import (
 from oxide.driver.sanitizing import ATOMIC, BLOCK_SCOPE, STATE_BYTES, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
-if TYPE_CHECKING:
-    from oxide.driver.cpu.code import CpuFunction
-
 Records = np.ndarray[Any, np.dtype[Any]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
 """Finds the allocation around a range. Returns the allocation's start and its flags, one for each byte, 1 once the byte
 was written. Returns None for untracked memory, such as another library's."""
 
 
-def sanitized_launch(
-    function: CpuFunction,
-    grid: Dim3,
-    block: Dim3,
-    shared_bytes: int,
-    params: bytes,
-    seed: int,
-    order: Callable[[int], list[tuple[int, int]]],
-    tracked: Tracked,
-) -> SanitizedLaunch:
-    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch whose blocks cannot all
-    be live at once."""
-    assert function.sanitized is not None
-    if function.cooperative:
-        check_fits(function, grid, block)  # now: the worker that binds the launch can no longer refuse it
-    return SanitizedLaunch(
-        function.sanitized,
-        lambda words: function.bind(grid, block, shared_bytes, words, seed),
-        order,
-        tracked,
-        grid,
-        block,
-        shared_bytes,
-        params,
-    )
-
-
 @final
 class SanitizedLaunch:
-    """A sanitized launch, called on a worker. Each launch of a graph calls it again."""
+    """A sanitized launch, called on a worker. Each launch of a graph calls it again. ``bind`` returns the launch with
+    other parameters, as a function that runs a range of blocks. ``order`` returns the ranges to run."""
 
     __slots__ = ("_bind", "_block", "_grid", "_order", "_params", "_sanitized", "_shared", "_tracked")
 

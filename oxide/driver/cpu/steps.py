@@ -9,20 +9,22 @@ runnable streams, because on a real device work of a normal stream may begin, or
 stream is ready. So a search finds programs that mistake a priority for an order.
 
 Ctrl-C ends the wait for a kernel, or for a graph's loop. The device is then lost: nothing can end the kernel or the
-loop itself, so later work never runs.
+loop itself, so later work never runs. Python reports Ctrl-C to the main thread only, and only between two bytecode
+instructions, and a whole kernel runs within one. So the main thread lets another thread run the kernel and waits. Still
+only one of the two runs at a time. A thread for each kernel costs some 50 microseconds. Threads other than the main
+thread get no signals, so they run kernels themselves.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import perf_counter_ns
 from typing import final
 
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.interrupt import Abandoned, run_interruptibly
 from oxide.driver.cpu.streams import (
     BlockRange,
     CpuStream,
@@ -267,3 +269,67 @@ class StepScheduler(Scheduler):
 
 def _is_held_back(item: Item) -> bool:
     return isinstance(item, Wait) and not item.point.passed
+
+
+@final
+class Abandoned(Exception):
+    """Raised if a signal handler's exception, the ``__cause__``, ended the wait for a kernel. The kernel continues to
+    run."""
+
+
+def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
+    """Makes the calls one after another. If a call raises an exception, raises that and makes no more calls.
+
+    Raises ``Abandoned`` if a signal handler raised an exception before the last call returned. The current call then
+    continues, and no other begins.
+    """
+    work = _Work(calls)
+    if threading.current_thread() is not threading.main_thread():
+        work.run()
+    else:
+        try:
+            _wait_for(work)
+        except BaseException as interrupt:
+            work.stop = True
+            if work.done:
+                raise
+            raise Abandoned from interrupt
+    if work.error is not None:
+        raise work.error
+
+
+def _wait_for(work: _Work) -> None:
+    """Lets another thread do the work and waits for its end. If the system has no more threads, does the work here."""
+    try:
+        threading.Thread(target=work.run, name="oxide kernel", daemon=True).start()
+    except RuntimeError:
+        work.run()
+    work.over.acquire()
+
+
+@final
+class _Work:
+    """Calls and their progress. The first thread that claims the calls makes them all."""
+
+    def __init__(self, calls: Iterable[Callable[[], object]]) -> None:
+        self._calls = calls
+        self._claim = threading.Lock()
+        self.over = threading.Lock()
+        self.over.acquire()
+        self.stop = False
+        self.done = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            for call in self._calls:
+                if self.stop:
+                    return
+                call()
+            self.done = True
+        except BaseException as error:
+            self.error, self.done = error, True
+        finally:
+            self.over.release()

@@ -3,21 +3,32 @@
 A stream is a FIFO of items. An event is a name for a ``Point``, a position in a stream. Recording makes a new point, so
 recording again moves the event, and waits already submitted keep the old point. A scheduler decides which thread runs
 the items, and when: ``workers`` (threads) or ``steps`` (one item at a time, on request).
+
+All blocks of a cooperative launch are live at once, and wait for each other at the grid's barriers. One pass over the
+blocks runs each block from one grid barrier to the next, on as many workers as are worth waking. Between two passes no
+block runs, which has the effect of the barrier. No worker ever waits for another.
+
+If a clock measures the device, the items that a thread submits between its ``begin`` and ``end`` get a ``Times``, which
+the threads that run the items fill in. So the times are exact. An item that is not traced costs one test of an
+attribute.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import math
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
-from oxide.driver.base import ConditionalKind, Droppable
-from oxide.driver.cpu.cooperative_launch import CooperativeRun
+from oxide.driver.base import ConditionalKind, Dim3, Droppable, Span
 from oxide.driver.cpu.errors import driver_error
-from oxide.errors import DeviceLostError, DriverError
+from oxide.driver.records import COOPERATIVE
+from oxide.errors import DeviceLostError, DriverError, LaunchError
 
 _numbers = itertools.count(1)
 
@@ -41,7 +52,7 @@ class Point:
 
 @final
 class Times:
-    """The times when the work of an item began and ended, by ``perf_counter_ns``, for a clock (``clock.py``). Both are
+    """The times when the work of an item began and ended, by ``perf_counter_ns``, for a ``CpuClock``. Both are
     0 until a time is noted. ``over`` is True once the work has ended."""
 
     __slots__ = ("begun", "ended", "over")
@@ -217,6 +228,75 @@ class BlockRange:
 
     def __repr__(self) -> str:
         return self.description
+
+
+MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
+"""The most threads and blocks of a grid that may be live at once, because each takes memory. A large GPU holds about as
+many."""
+
+
+def blocks_that_fit(threads: int) -> int:
+    """Returns how many blocks of ``threads`` threads may be live at once."""
+    return min(MOST_BLOCKS, MOST_THREADS // threads)
+
+
+def check_fits(device: int, grid: Dim3, block: Dim3) -> None:
+    """Raises ``LaunchError`` for a grid whose blocks cannot all be live at once."""
+    total, fitting = math.prod(grid), blocks_that_fit(math.prod(block))
+    if total > fitting:
+        raise LaunchError(
+            f"thread.sync_grid() needs all blocks on the device at once: the launch has {total} blocks of "
+            f"{math.prod(block)} threads, and cpu:{device} holds {fitting} of them; launch at most that "
+            "many, and let each thread do several elements"
+        )
+
+
+@final
+class CooperativeRun:
+    """A cooperative launch of a kernel's entry ``call``. A call of the launch runs a range of blocks to the grid's next
+    barrier, without the GIL."""
+
+    def __init__(
+        self,
+        call: Callable[[Any, int, int], object],
+        device: int,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        params: bytes,
+        seed: int,
+    ) -> None:
+        self._call = call
+        self._launch = (device, grid, block, shared_bytes, params, seed)
+        check_fits(device, grid, block)
+        self._total = math.prod(grid)
+        self._blocks = (ctypes.c_void_p * self._total)()
+        address = ctypes.addressof(self._blocks)
+        self._record = COOPERATIVE.structure(grid, block, shared_bytes, seed, params, address, least=2**32 - 1)
+        self._pointer = ctypes.byref(self._record)
+
+    def __call__(self, first: int, end: int) -> None:
+        self._call(self._pointer, first, end)
+
+    def goes_on(self) -> bool:
+        """Returns whether all blocks must run another pass. Call it at the end of each pass.
+
+        Abandons the blocks if they can never continue: if some wait while others have ended, or if they wait at
+        different barriers.
+        """
+        record = self._record
+        if not record.waiting:
+            return False
+        if record.finished or record.least != record.greatest:
+            record.abandon = 1
+            self(0, self._total)
+            return False
+        record.waiting, record.least, record.greatest = 0, 2**32 - 1, 0
+        return True
+
+    def renewed(self) -> CooperativeRun:
+        """Returns a new run of the same launch, for a graph's next launch."""
+        return CooperativeRun(self._call, *self._launch)
 
 
 @final
@@ -421,3 +501,58 @@ def closed_error() -> DriverError:
     return driver_error(
         "CUDA_ERROR_DEINITIALIZED", "the CPU driver is closed and takes no more work; make a new CpuDriver"
     )
+
+
+@final
+class _Measured(threading.local):
+    """``times`` has the times of the items that the calling thread submits; it is None unless the thread is between
+    ``begin`` and ``end``."""
+
+    times: list[Times] | None = None
+
+
+@final
+class CpuClock:
+    """The ``Clock`` of a ``CpuDriver``. ``ended`` is called when the clock is closed."""
+
+    source = "workers"
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._measured = _Measured()
+
+    def note(self, item: Recordable) -> Recordable:
+        """Makes ``item`` note its times, if the calling thread is between ``begin`` and ``end``. Returns the item. A
+        conditional of a graph is measured as a whole."""
+        times = self._measured.times
+        if times is not None and (not isinstance(item, Task) or item.measured):
+            noted = item.times = Times()
+            times.append(noted)
+        return item
+
+    def begin(self, stream: CpuStream) -> list[Times]:
+        """Begins to measure the items that the calling thread submits."""
+        times: list[Times] = []
+        self._measured.times = times
+        return times
+
+    def end(self, token: list[Times], stream: CpuStream) -> None:
+        """Ends the measurement that ``begin`` began."""
+        self._measured.times = None
+
+    def collect(self, *, final: bool) -> None:
+        """Does nothing: the threads fill in the times themselves."""
+
+    def spans(self, token: list[Times]) -> list[Span] | None:
+        """Returns the times of the items; None if an item has not ended. A dropped item never ends."""
+        for times in token:
+            if not times.over or not times.begun:
+                return None
+        return [Span(times.begun, times.ended) for times in token]
+
+    def forget(self, token: list[Times]) -> None:
+        """Does nothing: a token holds nothing but a little memory."""
+
+    def close(self) -> None:
+        """Ends the measuring: the driver may open another clock."""
+        self._ended()

@@ -140,7 +140,7 @@ class Overload:
         if threads > self.max_threads_per_block:
             return 0
         if device.kind == "cpu":
-            from oxide.driver.cpu.cooperative_launch import blocks_that_fit
+            from oxide.driver.cpu.streams import blocks_that_fit
 
             return blocks_that_fit(threads)
         found = self.specialization.resources(threads, shared_mem_bytes=dynsmemsize)

@@ -27,11 +27,9 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.errors import DeviceError
-from oxide.host.core import NOTIFY
+from oxide.host.core import NOTIFY, current_turn
 from oxide.runtime.devices.runtime import Runtime
-from oxide.runtime.loop.alarm import Alarm
-from oxide.runtime.loop.event_loops import EventLoop, Sleeper
-from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.loop.event_loops import Alarm, EventLoop, Sleeper
 from oxide.runtime.memory.reclaim import StreamOrder
 from oxide.runtime.ordering.timeline import Mark, Timeline
 from oxide.runtime.submission.stops import Once
@@ -150,7 +148,7 @@ class Reactor:
         await sleeper.sleep()
 
     async def next_turn(self, loop: EventLoop) -> None:
-        """Sleeps until a turn of the event loop has time left for submissions (``loop/turns.py``)."""
+        """Sleeps until a turn of the event loop has time left for submissions (``loop/pace.py``)."""
         sleeper = loop.sleeper()
         if not self._in_line:
             self._alarm.ring()

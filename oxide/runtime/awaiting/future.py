@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
 from oxide.errors import OperationCancelledError
 from oxide.host import core
-from oxide.host.core import submit
+from oxide.host.core import current_turn, submit
 from oxide.runtime.awaiting.completion import reactor_of, spin, wait_any, wait_on
 from oxide.runtime.awaiting.loading import load_beside, may_load
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
-from oxide.runtime.loop.turns import SHARE_SECONDS, Turn, current_turn
-from oxide.runtime.ordering.dead_work import Run
+from oxide.runtime.loop.pace import SHARE_SECONDS, Turn
+from oxide.runtime.memory.reclaim import Run
 from oxide.runtime.submission.stops import Beside, HostData, StillRunning, Stop
 from oxide.runtime.submission.submission import Submission
 from oxide.runtime.tracepoints import points

@@ -13,6 +13,12 @@ The thread also prepares a device for its first large copy. Once a large copy ha
 an operation has the thread make the staging ring of the operation's device (``memory/staging_ring.py``), unless a
 thread has made it before. The thread also generates the numbers that the host generates for operations
 (``operations/new_boxes.py``), for all operations that were built and not yet run.
+
+A kernel without bounds checks may access memory that is not the process's. On the CPU device a signal then ends the
+process. Before that, a handler of the signal prints a *crash report*: the name of the kernel whose code was running,
+and how to find the access. Then the signal's previous action runs: the handler of Python's ``faulthandler``, for
+example, or the system's. ``OXIDE_CRASH_REPORT=0`` turns crash reports off. They exist on Linux, for x86-64 and AArch64,
+and need the extension (``host/core.py``).
 """
 
 from __future__ import annotations
@@ -25,14 +31,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from oxide.compiler.kernel.specialization import Specialization
-from oxide.errors import CompileError
+from oxide.errors import CompileError, place_name
+from oxide.host.core import current_turn, watch_kernel
 from oxide.host.environment import word
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
-from oxide.runtime.awaiting.crash_reports import watch
 from oxide.runtime.loop.event_loops import blocked_loop_name
-from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.stops import Beside
 
 if TYPE_CHECKING:
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
     from oxide.driver.base import Code, FunctionHandle
     from oxide.runtime.devices.runtime import Device
     from oxide.runtime.loop.event_loops import EventLoop
-
 
 T = TypeVar("T")
 
@@ -120,7 +124,7 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
             if function is None:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
                 if code.target.kind == "native" and not code.foreign and specialization.needs.unchecked:
-                    watch(specialization, function)
+                    _report_crashes(specialization, function)
         with contextlib.suppress(ValueError):  # a thread that loads the kernel has taken it out already
             _new.remove(specialization.reference)
     return function
@@ -278,3 +282,25 @@ class _Load:
         """Withdraws the load if no thread has begun it. Call it when the task no longer waits for the load."""
         if not self._begun:
             self._device.loading_beside.discard(self)
+
+
+_crash_lock: Final = new_lock()
+
+
+def _report_crashes(specialization: Specialization, function: Any) -> None:
+    """Has crash reports name a kernel whose accesses are not all checked. Does nothing for a GPU's kernel, and if
+    crash reports are off or do not exist for this system."""
+    code: tuple[int, int] | None = getattr(function, "code_range", None)
+    if code is None or watch_kernel is None:
+        return
+    if word("OXIDE_CRASH_REPORT", ("0", "1")) == "0":
+        return
+    described = specialization.description
+    source = described.function.__code__
+    place = place_name(source.co_filename, source.co_firstlineno)
+    text = (
+        f"oxide: kernel {described.name} ({place}) accessed memory that is not the "
+        "process's, where nothing checks its accesses. OXIDE_SANITIZE=memory finds the access.\n"
+    )
+    with unheld(_crash_lock):
+        watch_kernel(*code, text.encode(errors="backslashreplace"))

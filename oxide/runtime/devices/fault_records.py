@@ -11,34 +11,41 @@ submits extra work only when a launch begins a new page.
 Records are reused. A submission holds its reports until the device is past it, even if it was abandoned. So the device
 never writes to a record that another submission has taken since, and a fault is never attributed to another launch.
 Records are returned by finalisers, which only append them to a queue (``oxide/_core/finalisers.c``).
+
+A fault is found when the run has completed, long after the launch, and only then are its notes written, which say where
+in the operation the kernel was launched: its *place*. Until then a run keeps one tuple for each stage and part of the
+operation that it passed, and the code objects of users' functions. It keeps no operation and no function. So an
+operation is freed when it has been submitted, with everything that its functions close over. Otherwise a thousand
+operations in flight would be fifty thousand objects for the garbage collector to traverse, and the next submission
+would use memory that is not in the caches.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import starmap
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.source.faults import RECORD
+from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.driver.base import Driver
-from oxide.errors import DeviceError, OxideError
+from oxide.errors import DeviceError, OxideError, place_name
 from oxide.host import core
 from oxide.host.core import PAGE_RECORDS, REPORT_RECORDS, Dropping, new_report
 from oxide.host.locks import new_lock, unheld
-from oxide.runtime.devices.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.memory.pinned import PinnedBlock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.compiler.kernel.specialization import Specialization
-    from oxide.runtime.devices.launch_places import LaunchPlace
 
     Report: TypeAlias = "FaultReport | GraphFaultReport | HostReport"
 
@@ -50,7 +57,6 @@ the graph's own record."""
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _ONCE: Final = ((),)
 _BLOCK_REPORTS = 64
-_BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 
 @final
@@ -73,8 +79,8 @@ class FaultReport(core.FaultReport):
 
 
 @final
-class ReportRecords:
-    """The memory of a ``FaultReport``, at ``address``. It is part of the driver's allocation at ``block``."""
+class Records:
+    """The memory of a report or a page, at ``address``. It is part of the driver's allocation at ``block``."""
 
     __slots__ = ("address", "block", "flags", "records")
 
@@ -89,29 +95,26 @@ class ReportRecords:
         self.records[number : number + 1].view(np.uint64)[:] = 0
 
 
-@final
-class FaultRecordPool:
-    """The free records. They are allocated for 64 reports at a time."""
+class RecordPool:
+    """Free fault records, in pieces of ``records``. The driver allocates ``pieces`` of them at a time."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, pieces: int, records: int) -> None:
         self._driver = driver
+        self._pieces = pieces
+        self._records = records
         self._lock = new_lock()
-        self._returned: deque[ReportRecords] = deque()
-
-    def acquire(self) -> FaultReport:
-        """Returns a report with free records."""
-        report: FaultReport = new_report(self)
-        return report
+        self._returned: deque[Records] = deque()
 
     def _make(self) -> None:
-        block = self._driver.allocate_host(_BLOCK_BYTES)
+        nbytes = self._pieces * self._records * RECORD_BYTES
+        block = self._driver.allocate_host(nbytes)
         try:
-            memory = PinnedBlock(block, _BLOCK_BYTES).memory.view(RECORD)
+            memory = PinnedBlock(block, nbytes).memory.view(RECORD)
             memory.view(np.uint64)[:] = 0
             self._returned.extend(
                 [
-                    ReportRecords(block, block + first * RECORD_BYTES, memory[first : first + REPORT_RECORDS])
-                    for first in range(0, len(memory), REPORT_RECORDS)
+                    Records(block, block + first * RECORD_BYTES, memory[first : first + self._records])
+                    for first in range(0, len(memory), self._records)
                 ]
             )
         except BaseException:
@@ -120,9 +123,10 @@ class FaultRecordPool:
             raise
 
     def trim(self) -> None:
-        """Returns memory to the driver: each allocation of 64 reports in which all reports are unused."""
+        """Returns memory to the driver: each allocation of which all pieces are unused. Blocks until the device is
+        idle."""
         with unheld(self._lock):
-            free: list[ReportRecords] = []
+            free: list[Records] = []
             gone: set[int] = set()
             try:
                 while self._returned:
@@ -131,7 +135,7 @@ class FaultRecordPool:
                     except IndexError:  # another thread took it
                         break
                 for block, count in Counter([records.block for records in free]).items():
-                    if count == _BLOCK_REPORTS:
+                    if count == self._pieces:
                         gone.add(block)  # before the call: an interrupt after it would put freed memory back
                         try:
                             self._driver.free_host(block)
@@ -140,6 +144,19 @@ class FaultRecordPool:
                             raise
             finally:
                 self._returned.extend([records for records in free if records.block not in gone])
+
+
+@final
+class FaultRecordPool(RecordPool):
+    """The free records for submissions."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver, _BLOCK_REPORTS, REPORT_RECORDS)
+
+    def acquire(self) -> FaultReport:
+        """Returns a report with free records."""
+        report: FaultReport = new_report(self)
+        return report
 
 
 @final
@@ -223,8 +240,6 @@ def _raise_recorded(
 ) -> None:
     """Raises the fault in a record, with notes that say where the kernel was launched. Returns if the record describes
     no fault."""
-    from oxide.compiler.source.faults import read_fault
-
     fault = read_fault(record, special.kernel.name, special.sites)
     if fault is not None:
         site = int(record["site"])
@@ -240,7 +255,8 @@ def _raise_recorded(
 
 @final
 class FaultPage(Dropping):
-    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping the page returns it to the pool.
+    """A record for each of ``PAGE_RECORDS`` successive launches of one graph, zero at first. Dropping the page returns
+    it to the pool.
 
     The graph holds the page as long as the page has free records. Each launch holds the page until the device is past
     the launch.
@@ -249,10 +265,15 @@ class FaultPage(Dropping):
     __slots__ = ("_memory", "address")
 
     def __init__(self, pages: FaultPages) -> None:
-        held: list[PageMemory] = []
+        held: list[Records] = []
         self._drop = partial(pages._returned.extend, held)
-        _take_one(held, pages._returned, pages._make)
+        while not held:
+            try:
+                held.extend(starmap(pages._returned.popleft, _ONCE))  # one call of C, in which no interrupt loses it
+            except IndexError:
+                pages._make()
         self._memory = held[0]
+        self._memory.records.view(np.uint64)[:] = 0
         self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
@@ -265,67 +286,127 @@ class FaultPage(Dropping):
 
 
 @final
-class PageMemory:
-    """The memory of a page, as the driver allocated it."""
-
-    __slots__ = ("address", "flags", "records")
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-        self.records: NDArray[Any] = PinnedBlock(address, PAGE_RECORDS * RECORD_BYTES).memory.view(RECORD)
-        self.flags = self.records.view(np.uint32).data  # see FaultReport.claimed
-
-
-@final
-class FaultPages:
-    """The pool of free ``FaultPage``s. It needs no lock: taking a page off the deque is atomic."""
+class FaultPages(RecordPool):
+    """The free pages for graphs."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._returned: deque[PageMemory] = deque()
+        super().__init__(driver, 1, PAGE_RECORDS)
 
     def acquire(self) -> FaultPage:
         """Returns a page whose records are all zero."""
-        page = FaultPage(self)
-        page._memory.records.view(np.uint64)[:] = 0
-        return page
-
-    def _make(self) -> None:
-        address = self._driver.allocate_host(PAGE_RECORDS * RECORD_BYTES)
-        try:
-            self._returned.append(PageMemory(address))
-        except BaseException:
-            if not any(memory.address == address for memory in self._returned.copy()):
-                self._driver.free_host(address)
-            raise
-
-    def trim(self) -> None:
-        """Returns the memory of free pages to the driver. Blocks until the device is idle."""
-        while self._returned:
-            held: list[PageMemory] = []
-            try:
-                held.extend(starmap(self._returned.popleft, _ONCE))
-                address = held[0].address
-                held.clear()  # before the call: an interrupt after it would put freed memory back
-            except IndexError:  # another thread took it
-                return
-            finally:
-                self._returned.extend(held)
-            try:
-                self._driver.free_host(address)
-            except DeviceError:
-                self._returned.append(PageMemory(address))
-                raise
+        return FaultPage(self)
 
 
-def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
-    """Moves one free item of a pool into ``held``, in one atomic call in C. So an interrupt cannot lose the item: it is
-    in the pool, or in ``held``, whose items a finaliser returns to the pool. Calls ``make`` while the pool is empty."""
-    while not held:
-        try:
-            held.extend(starmap(unused.popleft, _ONCE))
-        except IndexError:
-            make()
+FUSED: Final = "fused"
+
+LaunchPlace = tuple[str, object, int, Any]
+"""The kind, detail and number of an operation's part, as ``part_note`` takes them, and the enclosing ``LaunchPlace`` or
+None."""
+
+
+def origin(function: Callable[..., Any]) -> object:
+    """Returns the part of a user's function that notes need: its code object or its name."""
+    if type(function) is FunctionType:
+        code: CodeType = function.__code__
+        if function.__qualname__ is code.co_qualname:
+            return code
+        return described(function)  # functools.wraps has given it another name
+    if type(function) is MethodType:
+        return origin(function.__func__)  # the method's function has the same qualified name
+    return described(function)
+
+
+def described(function: object) -> str:
+    """Returns the name that messages give to a user's function, or to its ``origin``."""
+    if type(function) is str:
+        return function
+    name: object = type(function).__name__
+    code: object = None
+    if isinstance(function, CodeType):
+        name, code = function.co_qualname, function
+    else:
+        with suppress(Exception):  # attributes of a user's object may raise anything
+            name = getattr(function, "__qualname__", name)
+            code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return str(name)
+    return f"{name} at {place_name(code.co_filename, code.co_firstlineno)}"
+
+
+def part_note(what: str, detail: object, number: int) -> str:
+    """Returns the note for a part of an operation. ``what`` is "zip", with the number of parts in ``detail``;
+    "while_loop"; "cond", with the branch in ``detail``; "with_context"; or, for a stage of a chain, the stage's name,
+    such as "and_then". For "with_context" and for stages, ``detail`` is the user's function or its ``origin``."""
+    if what == "zip":
+        return f"in part {number} of a zip of {detail}"
+    if what == "while_loop":
+        return "in the body of a while_loop"
+    if what == "cond":
+        return f"in {detail} of a cond"
+    if what == "with_context":
+        return f"in with_context({described(detail)})"
+    return f"in stage {number} of a chain, {what}({described(detail)})"
+
+
+def identity(place: LaunchPlace | None) -> object:
+    """Returns a key that distinguishes places. Code objects of two files with the same text compare equal, so the key
+    has the ids of the code objects."""
+    if place is None:
+        return None
+    what, detail, number, outer = place
+    if what == FUSED:
+        stages: Any = detail
+        return what, tuple([(first, identity(where)) for first, where in stages])
+    return what, id(detail) if isinstance(detail, CodeType) else detail, number, identity(outer)
+
+
+def fused_place(stages: Sequence[tuple[int, LaunchPlace | None]]) -> LaunchPlace:
+    """Returns the place of a launch of a fused kernel. ``stages`` has a pair for each stage that was fused: the number
+    of the stage's first fault site, and the stage's place."""
+    return FUSED, tuple(stages), len(stages), None
+
+
+def place_of_site(place: LaunchPlace | None, site: int) -> LaunchPlace | None:
+    """Returns the place of the stage that a fault site belongs to, for a launch of a fused kernel. For other launches
+    returns ``place`` itself."""
+    if place is None or place[0] != FUSED:
+        return place
+    stages: Any = place[1]
+    found: LaunchPlace | None = [where for first, where in stages if first <= site][-1]
+    return found
+
+
+def place_notes(place: LaunchPlace | None) -> list[str]:
+    """Returns the notes of a place, innermost first, in the same form as for an error at submission."""
+    notes = []
+    while place is not None:
+        what, detail, number, place = place
+        notes.append(part_note(what, detail, number))
+    return notes
+
+
+def launch_notes(kernel: str, places: Iterable[LaunchPlace | None]) -> list[str]:
+    """Returns the notes for a kernel that was launched at one of ``places``. Only a kernel in a graph has several
+    places. Returns no notes if the launch was the whole operation: the fault's message names the kernel already."""
+    launched = f"in <oxide launch of {kernel}>"
+    found = list(dict.fromkeys(tuple(place_notes(place)) for place in places))
+    if found == [()]:
+        return []
+    if len(found) == 1:
+        return [launched, *found[0]]
+    ways = [", ".join(notes) or "outside of any chain" for notes in found[:_MOST]]
+    more = f"; or in one of {len(found) - _MOST} more places" if len(found) > _MOST else ""
+    return [launched, "in one of its launches: " + "; or ".join(ways) + more]
+
+
+def add_note_once(error: BaseException, note: str) -> None:
+    """Adds a note to an error, unless the error has this note already. A shared error reaches several callers, and an
+    error that is raised again passes the same place twice."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+_MOST = 8  # the number of places that a note names
 
 
 core.setup(FaultPage=FaultPage, FaultReport=FaultReport, GraphFaultReport=GraphFaultReport, record_bytes=RECORD_BYTES)

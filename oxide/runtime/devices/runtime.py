@@ -2,6 +2,12 @@
 
 ``init_device_contexts`` sets up the runtime. Otherwise the first operation sets it up with the defaults. ``install``
 replaces it by a runtime with the caller's driver: the tests install a recording, failing or stepping driver.
+
+Every use of the runtime in a child of ``os.fork`` raises ``DeviceLostError``. The child has none of the parent's other
+threads, and CUDA does not work in it: a wait would hang, and a driver call would fail at best. So the child replaces
+each lock, as a thread of the parent may have held it; ``host/locks.py`` renews those of the whole process. It also
+replaces the driver by one whose calls raise the error. Objects that the child drops are only forgotten, as their memory
+and handles belong to the parent.
 """
 
 from __future__ import annotations
@@ -13,20 +19,20 @@ import os
 import sys
 import threading
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Protocol, final, runtime_checkable
 
-from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority, provided
+from oxide.driver.base import CAPABILITIES, DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority, provided
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.host.environment import word
 from oxide.host.locks import RUNTIME_LOCK, new_lock, refuse_inside, unheld
 from oxide.host.messages import written
 from oxide.host.uninterrupted import forked_error, unforked
 from oxide.host.weak_table import WeakTable
-from oxide.runtime.devices.counters import Counters
 from oxide.runtime.devices.fault_records import FaultPages, FaultRecordPool
-from oxide.runtime.devices.forking import watch_forks
+from oxide.runtime.loop.event_loops import Alarm
 from oxide.runtime.memory import reclaim
-from oxide.runtime.memory.address_ranges import AddressRanges
+from oxide.runtime.memory.addresses import AddressRanges
 from oxide.runtime.memory.pinned import PinnedPool
 from oxide.runtime.memory.reclaim import Reclaimer
 from oxide.runtime.memory.staging_ring import StagingRing
@@ -34,6 +40,7 @@ from oxide.runtime.ordering.timeline import Timeline
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
+    from oxide.driver.base import Driver
     from oxide.runtime.ordering.stream import LooseResults, Stream
 
 CompletionMode = Literal["adaptive", "poll", "callback"]
@@ -170,6 +177,37 @@ class Device:
                 self.driver.destroy_event(self.spare_events.popleft())
 
 
+@final
+class Counter:
+    """A counter to which any thread and any finaliser may add without losing a count: ``add`` is one call of a C
+    iterator."""
+
+    __slots__ = ("_count", "add")
+
+    def __init__(self) -> None:
+        self._count = count()
+        self.add = self._count.__next__
+
+    @property
+    def value(self) -> int:
+        """Returns the number of calls of ``add``."""
+        # The iterator's ``repr`` is the only way to read it without advancing it.
+        return int(repr(self._count)[len("count(") : -1])
+
+
+@final
+class Counters:
+    """The counters of one runtime, for ``statistics()``."""
+
+    __slots__ = ("cancelled", "completed", "waits_avoided", "waits_inserted")
+
+    def __init__(self) -> None:
+        self.completed = Counter()
+        self.cancelled = Counter()
+        self.waits_inserted = Counter()
+        self.waits_avoided = Counter()
+
+
 @runtime_checkable
 class SchedulingPolicy(Protocol):
     """A policy that picks streams. It is called once for each operation that is run, from any thread."""
@@ -204,7 +242,7 @@ class Runtime:
         self.fault_records = FaultRecordPool(driver)
         self.fault_pages = FaultPages(driver)
         self._found = tuple(Device(self, number) for number in range(driver.device_count()))
-        self._watch = watch_forks(self)
+        _in_this_process.set(self, None)
 
     def configure(
         self,
@@ -302,10 +340,9 @@ class Runtime:
         self.forked = True
         self.reclaimer._driver = driver
         self.reclaimer._turn = threading.Lock()
-        for part in (self.pinned, self.fault_records):
+        for part in (self.pinned, self.fault_records, self.fault_pages):
             part._driver = driver
             part._lock._at_fork_reinit()
-        self.fault_pages._driver = driver
         for device in self._found:
             device.lost = forked_error()
             device.staging.renew_lock()
@@ -486,7 +523,7 @@ def _choose_driver(device: int) -> Driver:
         reason = unavailable_reason()
         if reason is None:
             from oxide.driver.cuda.driver import CudaDriver
-            from oxide.driver.nvtx_ranges import with_ranges
+            from oxide.driver.tools import with_ranges
 
             return with_ranges(CudaDriver())
         if asked == "cuda":
@@ -497,3 +534,41 @@ def _choose_driver(device: int) -> Driver:
     from oxide.driver.cpu import CpuDriver
 
     return CpuDriver()
+
+
+@final
+class ForkedDriver:
+    """The driver in a forked child: every call raises ``DeviceLostError``."""
+
+    runs = sanitizer = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream_address(self, stream: object) -> int:
+        """Returns 0. Only messages call it."""
+        return 0
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        if method in CAPABILITIES:
+            return self
+
+        def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            raise forked_error()
+
+        return refuse
+
+
+_in_this_process: WeakTable[Runtime, None] = WeakTable()
+"""All runtimes, which a forked child cuts off from their drivers."""
+
+
+def _cut_off() -> None:
+    Alarm._spare.clear()  # the descriptors are shared with the parent
+    for runtime in _in_this_process.objects():
+        runtime.cut_off(ForkedDriver(runtime.driver.name))
+
+
+os.register_at_fork(after_in_child=_cut_off)

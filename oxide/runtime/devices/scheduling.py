@@ -9,8 +9,8 @@ from oxide.errors import DeviceError
 from oxide.host.locks import new_lock, unheld
 from oxide.host.messages import written
 from oxide.runtime.devices.runtime import Device, Runtime, SchedulingPolicy, current_runtime
-from oxide.runtime.ordering.device_state import not_in_force
 from oxide.runtime.ordering.stream import Stream, require_priority
+from oxide.runtime.ordering.timeline import not_in_force
 
 if TYPE_CHECKING:
     from oxide.driver.base import StreamPriority

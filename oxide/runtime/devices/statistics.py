@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from oxide.runtime.devices.runtime import Runtime, current_runtime
+from oxide.runtime.devices.runtime import current_runtime
 
 
 @final
@@ -62,11 +62,7 @@ class Statistics(NamedTuple):
 
 def statistics() -> Statistics:
     """Returns the statistics of the current runtime. Does not wait, and calls no driver."""
-    return statistics_of(current_runtime())
-
-
-def statistics_of(runtime: Runtime) -> Statistics:
-    """Returns the statistics of ``runtime``."""
+    runtime = current_runtime()
     counters = runtime.counters
     streams = tuple(
         StreamStatistics(

@@ -32,8 +32,7 @@ from oxide.errors import ArgumentError, LaunchError
 from oxide.host import core
 from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.launching.specializing import argument_type_of, converts
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, sharing
+from oxide.runtime.memory.memory import Arc, DeviceBox, sharing
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:

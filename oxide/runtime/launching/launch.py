@@ -21,6 +21,7 @@ from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
 from oxide.host import core
+from oxide.host.core import current_turn
 from oxide.host.environment import drop_frames, without_frames
 from oxide.host.locks import is_interrupt
 from oxide.host.messages import warn_caller, written
@@ -31,9 +32,7 @@ from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.launching.refusals import check, refuse, refuse_layouts, wrong_count
 from oxide.runtime.launching.specializing import is_typed_by_boxes, kinds, specialize_for, take_strides
 from oxide.runtime.loop.event_loops import blocked_loop_name
-from oxide.runtime.loop.turns import current_turn
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled, spec_of
 from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.stops import Beside

@@ -29,8 +29,7 @@ from oxide.compiler.signature.untyped_arguments import (
     type_of,
 )
 from oxide.errors import ArgumentError
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:

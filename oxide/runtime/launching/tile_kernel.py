@@ -38,9 +38,8 @@ from oxide.runtime.launching.refusals import refuse_shared_tensors
 from oxide.runtime.launching.tuning import Tuned, checked_configs, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.loop.event_loops import current_loop
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
-from oxide.runtime.memory.partition import grid_of, parse_tile_shape
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
+from oxide.runtime.memory.strides import grid_of, parse_tile_shape
 from oxide.runtime.operations.combinators import zip as both
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
 from oxide.runtime.operations.transfers import Partitioned

@@ -34,8 +34,7 @@ from oxide.language.types import ScalarType
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.loop.event_loops import current_loop
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import d2h, h2d
 

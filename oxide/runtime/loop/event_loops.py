@@ -9,14 +9,16 @@ running.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, final
 
 from oxide.errors import NoEventLoopError
+from oxide.host.core import alarm
 from oxide.host.weak_table import WeakTable
 
 if TYPE_CHECKING:
@@ -214,17 +216,17 @@ class _TrioLoop(EventLoop):
         self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
         self.checkpoint = trio.lowlevel.checkpoint
         self.let_run = trio.lowlevel.cancel_shielded_checkpoint
+        self._local = trio.lowlevel.RunVar[Any]("oxide reactor")
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()
 
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
-        variable = _trio_variable()
         try:
-            return variable.get()
+            return self._local.get()
         except LookupError:
             made = make(self)
-            variable.set(made)
+            self._local.set(made)
             return made
 
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
@@ -310,18 +312,6 @@ def _make_trio_loop() -> _TrioLoop:
     return _trio_loop
 
 
-_trio_local: Any = None
-
-
-def _trio_variable() -> Any:
-    global _trio_local
-    if _trio_local is None:
-        import trio
-
-        _trio_local = trio.lowlevel.RunVar("oxide reactor")
-    return _trio_local
-
-
 _asyncio_locals: WeakTable[Any, Any] = WeakTable()
 _closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # the ``closed`` callbacks of watched loops
 _gone: Final[deque[weakref.ref[Any]]] = deque()  # references to loops that were collected
@@ -400,3 +390,45 @@ class _AsyncioSleeper(Sleeper):
     def wake(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+@final
+class Alarm:
+    """A file descriptor that a native callback makes readable: ``core.NOTIFY``, which writes the number 1, in eight
+    bytes, to the alarm whose ``argument`` it gets. It takes no lock, allocates nothing and does not use Python.
+
+    The descriptor is never closed, because a callback may still be outstanding when the alarm's loop ends. Instead the
+    next loop reuses the alarm. There a late callback is only a spurious wake-up. ``argument`` is the callback's
+    argument.
+    """
+
+    _spare: ClassVar[list[Alarm]] = []
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.descriptor = self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.descriptor, self._bell = os.pipe()
+            os.set_blocking(self.descriptor, False)
+            os.set_blocking(self._bell, False)
+        self.argument = alarm(self._bell)
+
+    @classmethod
+    def take(cls) -> Alarm:
+        try:
+            return cls._spare.pop()
+        except IndexError:
+            return cls()
+
+    def give_back(self) -> None:
+        self._spare.append(self)
+
+    def ring(self) -> None:
+        """Makes the descriptor readable, as the native callback does."""
+        with contextlib.suppress(BlockingIOError):  # it is readable already
+            os.write(self._bell, (1).to_bytes(8, sys.byteorder))
+
+    def clear(self) -> None:
+        """Makes the descriptor unreadable until the next callback or ``ring``."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.descriptor, 4096)

@@ -2,24 +2,32 @@
 
 An allocation remembers its last write and the reads since then, each with its stream and its place on that stream. That
 is enough to order any two operations on any two streams, and to free the memory only after its last use.
+
+Memory may be unreferenced and not yet free: the program dropped a box, cancelled a task or dropped a result of
+``async_on`` while the device was still using the memory. So an allocation that the driver refuses is tried again as
+long as such work is in flight on the device, but only for a bounded time: the work may be waiting for this very thread.
+Work that a task still awaits is not waited for, because the task will hold the memory of its result.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections import deque
+import time
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from oxide.errors import OrderingError, OutOfMemoryError
 from oxide.host import core
-from oxide.host.messages import dtype_name
-from oxide.runtime.memory.out_of_memory import allocate_when_free
+from oxide.host.messages import byte_count, dtype_name
+from oxide.runtime.loop.event_loops import running_loop_name
+from oxide.runtime.loop.pace import SHARE_SECONDS
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
-    from oxide.runtime.ordering.timeline import Timeline
+    from oxide.runtime.ordering.timeline import DeviceState, Timeline
 
 dropped: Final[deque[Allocation]] = deque()
 """Unreferenced allocations of all runtimes. The finaliser of an allocation appends it; ``collect`` removes it."""
@@ -50,7 +58,7 @@ class Allocation(core.Allocation):
 
     ``address`` is 0 while there is no memory, ``adopted`` is True for another library's. ``owners`` has the address,
     the size and the owner of each range of such memory. ``known`` is a weak reference to the allocation's entry in
-    ``address_ranges``. ``reads`` are the reads since the last write, by stream. ``claims`` are declared uses whose work
+    ``AddressRanges``. ``reads`` are the reads since the last write, by stream. ``claims`` are declared uses whose work
     is being submitted. ``visible`` is the token of the run that made it, if that run may be dropped."""
 
     __slots__ = ()
@@ -72,9 +80,8 @@ class Allocation(core.Allocation):
     def obtain(self) -> None:
         """Allocates the memory on the stream of ``home``. This counts as the first write, so other streams wait for it.
 
-        If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again
-        (``out_of_memory``). Raises ``OutOfMemoryError`` with a list of the boxes that take the memory. Call it without
-        the submission lock.
+        If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again. Raises
+        ``OutOfMemoryError`` with a list of the boxes that take the memory. Call it without the submission lock.
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
@@ -87,7 +94,7 @@ class Allocation(core.Allocation):
 
     def obtain_when_free(self) -> None:
         """Does what ``obtain`` does after the driver has found no memory."""
-        self.address = allocate_when_free(self.home, self.nbytes)
+        self.address = _allocate_when_free(self.home, self.nbytes)
         self._obtained()
 
     def _obtained(self) -> None:
@@ -105,7 +112,7 @@ class Allocation(core.Allocation):
         nbytes: int,
     ) -> Allocation:
         """Returns an allocation for memory that ``owner`` keeps alive, None if the allocation's entry in
-        ``address_ranges`` keeps the owner. ``written`` is the timeline and position of the last write, or None if the
+        ``AddressRanges`` keeps the owner. ``written`` is the timeline and position of the last write, or None if the
         device is past that write. The driver must have adopted the memory."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
@@ -116,7 +123,7 @@ class Allocation(core.Allocation):
         return allocation
 
     def known_to_others(self) -> Known | None:
-        """Returns the allocation's entry in ``address_ranges``, or None. The entry stays there as long as the returned
+        """Returns the allocation's entry in ``AddressRanges``, or None. The entry stays there as long as the returned
         object is referenced."""
         return self.known() if self.known is not None else None
 
@@ -220,3 +227,66 @@ class Allocation(core.Allocation):
 
 
 core.setup(Allocation=Allocation, OutOfMemoryError=OutOfMemoryError, dropped=dropped)
+
+
+PATIENCE_SECONDS = 2.0
+"""The longest wait of a thread for dropped work to end."""
+
+LOOP_PATIENCE_SECONDS = SHARE_SECONDS
+"""The longest wait on an event loop's thread, which blocks the loop's other tasks."""
+
+_YOUNG = 1  # the oldest generation that is collected on an event loop's thread, in about a millisecond
+_ALL = 2
+
+_LONGEST_PAUSE = 5e-3
+_LARGEST = 5  # the number of kinds of boxes that an error lists
+
+
+def _allocate_when_free(timeline: Timeline, nbytes: int) -> int:
+    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError`` with a list of the boxes that take the
+    memory."""
+    device = timeline.device
+    on_loop = running_loop_name() is not None
+    gc.collect(_YOUNG if on_loop else _ALL)  # a box may be in a cycle, such as that of an exception's traceback
+    patience = LOOP_PATIENCE_SECONDS if on_loop else PATIENCE_SECONDS
+    until = time.perf_counter() + patience
+    pause = 0.0 if on_loop else 1e-4  # on a busy machine a sleep may take several times as long as asked for
+    while True:
+        in_flight = _sweep(device)
+        try:
+            return timeline.driver.allocate(nbytes, timeline.handle)
+        except OutOfMemoryError as error:
+            if not in_flight or time.perf_counter() >= until:
+                waited = f", and {patience:g} s of waiting for dropped work did not see its end" if in_flight else ""
+                raise OutOfMemoryError(f"{error}{waited}. {_holdings(device)}") from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _sweep(device: DeviceState) -> bool:
+    """Frees the memory that is no longer in use. Returns whether work is in flight whose end may free more memory."""
+    results = False
+    for loose in device.loose.copy():
+        results |= loose.forget_finished()
+    return device.runtime.reclaimer.make_room(device) or results
+
+
+def _holdings(device: DeviceState) -> str:
+    """Returns a description of what holds the memory: the largest kinds of boxes, the work in flight, the pooled
+    memory."""
+    runtime = device.runtime
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first, as it collects dropped boxes
+    live = list(device.live.copy().values())  # the copy is one step: finalisers may change the original
+    count = Counter(live)
+    kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
+    boxes = [
+        f"{count[kind]} of {'x'.join(map(str, kind[1])) or 'scalar'} {kind[2]} ({byte_count(kind[0])} each)"
+        for kind in kinds[:_LARGEST]
+    ]
+    more = len(kinds) - len(boxes)
+    named = (": " + ", ".join(boxes) + (f", and {more} smaller kinds" if more else "")) if boxes else ""
+    return (
+        f"{device.label} holds {len(live)} boxes, {byte_count(sum(entry[0] for entry in live))}{named}; "
+        f"{in_flight} operations are in flight or not yet collected, {cancelled} cancelled ones are still running, "
+        f"{dropped} dropped boxes ({byte_count(dropped_bytes)}) wait to be given back; {runtime.pinned.describe()}"
+    )

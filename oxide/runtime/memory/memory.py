@@ -1,4 +1,5 @@
-"""``DeviceBox``: an array in device memory, its views and its division into tiles."""
+"""What programs hold of device memory: ``DeviceBox``, an array with its views, its division into tiles, and owners that
+are counted."""
 
 from __future__ import annotations
 
@@ -6,20 +7,30 @@ import math
 import operator
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, final
 
 import numpy as np
 
 from oxide.compiler.signature.untyped_arguments import of_box
 from oxide.errors import DeviceError
 from oxide.host import core
+from oxide.host.core import Dropping
 from oxide.host.locks import refuse_inside
 from oxide.host.messages import byte_count, dtype_name, written
 from oxide.language.types import of_dtype
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.partition import grid_of, parse_tile_shape
-from oxide.runtime.memory.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
-from oxide.runtime.ordering.device_state import not_in_force
+from oxide.runtime.memory.strides import (
+    Geometry,
+    contiguous_strides,
+    grid_of,
+    indexed,
+    is_contiguous,
+    parse_tile_shape,
+    span,
+)
+from oxide.runtime.ordering.timeline import not_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from oxide.language.types import ScalarType
-    from oxide.runtime.memory.pointer import DevicePointer
-    from oxide.runtime.ordering.device_state import DeviceState
+    from oxide.runtime.memory.addresses import DevicePointer
+    from oxide.runtime.ordering.timeline import DeviceState
 
 _NUMBERS: Final = "biufc"  # the kinds of NumPy's numbers
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
@@ -444,4 +455,59 @@ def require_data(dtype: np.dtype[Any], what: str) -> None:
         require_number(dtype, what)
 
 
-core.setup(DeviceBox=DeviceBox)
+T = TypeVar("T")
+
+_serials = count()
+
+
+@final
+class Arc(Dropping, Generic[T]):
+    """An owner of ``value``. ``clone()`` makes another owner. The value lives until its last owner is dropped.
+
+    Python counts references anyway. An ``Arc`` makes the number of *owners* a part of the program, as in Rust and the
+    examples of cuda-async: they upload weights once and clone the owner for each batch.
+    """
+
+    __slots__ = ("_owners", "value")
+
+    def __init__(self, value: T, owners: set[int] | None = None) -> None:
+        self.value = value
+        serial = next(_serials)
+        # Adding to and discarding from a set are atomic under the GIL, so no finaliser needs a lock.
+        self._owners: set[int] = set() if owners is None else owners
+        self._drop = partial(self._owners.discard, serial)
+        self._owners.add(serial)
+
+    def clone(self) -> Arc[T]:
+        """Returns another owner of the same value."""
+        return Arc(self.value, self._owners)
+
+    def partition(self, tile_shape: int | tuple[int, ...]) -> Arc[Any]:
+        """Returns another owner, whose value is the box divided into tiles of one shape, for a ``Partition`` parameter
+        of a tile kernel. Raises ``TypeError`` if the value is no box."""
+        return Arc(self._method("partition", "a box")(tile_shape), self._owners)
+
+    def unpartition(self) -> Arc[Any]:
+        """Returns another owner, whose value is the box of the partition. Raises ``TypeError`` if the value is no
+        partition."""
+        return Arc(self._method("unpartition", "a partition")(), self._owners)
+
+    def _method(self, name: str, kind: str) -> Any:
+        found = getattr(self.value, name, None)
+        if found is None:
+            raise TypeError(f"{name} takes an Arc of {kind}, not one of {type(self.value).__name__}")
+        return found
+
+    @staticmethod
+    def strong_count(arc: Arc[T]) -> int:
+        """Returns the number of owners that the value has now."""
+        return len(arc._owners)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Arc cannot be pickled or copied; clone() makes another owner")
+
+    def __repr__(self) -> str:
+        return f"Arc({self.value!r})"
+
+
+core.setup(Arc=Arc, DeviceBox=DeviceBox)

@@ -53,7 +53,7 @@ class PinnedBuffer(core.PinnedBuffer):
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
         """Returns the memory as a C-contiguous array. The array keeps ``visible`` alive, the token of the run that
-        fills the array (``ordering/dead_work.py``)."""
+        fills the array (``memory/reclaim.py``)."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
         if visible is not None:

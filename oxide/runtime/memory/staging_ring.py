@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.host.locks import new_lock, unheld
-from oxide.runtime.memory.copy_pool import copy_pool
-from oxide.runtime.memory.moves import Moves
+from oxide.runtime.memory.moves import Moves, copy_pool
 
 if TYPE_CHECKING:
-    from oxide.runtime.ordering.device_state import DeviceState
-    from oxide.runtime.ordering.timeline import Timeline
+    from oxide.runtime.ordering.timeline import DeviceState, Timeline
 
 CHUNK_BYTES = 1 << 20
 """The size of the ring's chunks: 20 µs of transfer, about as long as the driver takes to call a host function."""

@@ -22,8 +22,7 @@ from oxide.host.messages import dtype_name, written
 from oxide.language.types import f32
 from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.devices.runtime import Device
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, parse_shape, require_runtime
+from oxide.runtime.memory.memory import Arc, DeviceBox, parse_shape, require_runtime
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.new_boxes import NewBox, data_dtype, describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, consume

@@ -28,7 +28,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import Dim3
-    from oxide.runtime.devices.launch_places import LaunchPlace
+    from oxide.runtime.devices.fault_records import LaunchPlace
 
 _MOST_STAGES = 16
 """The most launches that become one. More would take long to compile and save little further memory traffic."""

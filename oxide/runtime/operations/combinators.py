@@ -10,10 +10,10 @@ import numpy as np
 
 from oxide.host import core
 from oxide.host.messages import written
-from oxide.runtime.devices.launch_places import add_note_once, described, part_note
+from oxide.runtime.devices.fault_records import add_note_once, described, part_note
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import placed_number, require_placement
-from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import Arc
 from oxide.runtime.operations.operation import (
     Depiction,
     DeviceOperation,

@@ -20,9 +20,8 @@ import numpy as np
 from oxide.errors import ArgumentError, GraphError
 from oxide.host.core import new_box
 from oxide.host.messages import warn_caller, written
-from oxide.runtime.devices.launch_places import add_note_once, part_note
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements, require_device
+from oxide.runtime.devices.fault_records import add_note_once, part_note
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition, number_of_elements, require_device
 from oxide.runtime.operations.captured_graph import AsGraph
 from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done

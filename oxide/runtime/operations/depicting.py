@@ -15,8 +15,7 @@ import numpy as np
 from oxide.host.messages import byte_count
 from oxide.runtime.devices.scheduling import placed_number
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition, number_of_elements
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition, number_of_elements
 from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 from oxide.runtime.plan.nodes import Conditional, dependencies

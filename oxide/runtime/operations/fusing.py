@@ -21,7 +21,7 @@ from oxide.compiler.fusion.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
 from oxide.host.messages import byte_count
-from oxide.runtime.devices.launch_places import fused_place
+from oxide.runtime.devices.fault_records import fused_place
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.operations.chain import (
     ALIGNMENT,

@@ -21,8 +21,7 @@ from oxide.host.core import Dropping, submit_at_once
 from oxide.host.messages import written
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import require_stream
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, Partition
+from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.captured_graph import (
     Captured,
     Source,

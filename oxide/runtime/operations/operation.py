@@ -21,12 +21,11 @@ from oxide.host.core import run_blocking, run_through, submit_at_once
 from oxide.host.messages import warn_caller
 from oxide.runtime.awaiting import unrun
 from oxide.runtime.awaiting.future import DeviceFuture
-from oxide.runtime.devices.launch_places import described, origin, part_note
+from oxide.runtime.devices.fault_records import described, origin, part_note
 from oxide.runtime.devices.runtime import current_runtime
 from oxide.runtime.devices.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox
+from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting
 from oxide.runtime.submission.walk import Frame, Submittable, TooDeep

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar, final
 
-from oxide.driver.lanes import lanes_of
+from oxide.driver.base import lanes_of
 from oxide.errors import LaunchError
 from oxide.host.locks import is_interrupt
 from oxide.runtime.awaiting.loading import compiled_beside
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.scheduling import picked_stream, require_stream
 from oxide.runtime.operations.captured_graph import Recorded, discard, record
 from oxide.runtime.operations.fusing import Known, fuse

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protoc
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.errors import ArgumentError, DeviceError, GraphError, NoEventLoopError, OperationCancelledError
-from oxide.host.core import Dropping, note_dropped
+from oxide.host.core import Dropping, current_turn, note_dropped
 from oxide.host.messages import written
 from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
 from oxide.runtime.awaiting.loading import load_announced, loaded_function
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.runtime import Runtime, current_runtime
 from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
-from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.ordering.timeline import Mark, Timeline
@@ -88,7 +87,7 @@ async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple
     except BaseException:
         for future in futures:
             _leave(future)
-        futures.clear()  # a traceback would keep them alive: see dead_work
+        futures.clear()  # a traceback would keep them alive: see ``reclaim``
         raise
 
 

@@ -18,8 +18,8 @@ from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import find_device, placed_number, require_placement
-from oxide.runtime.memory.arc import Arc
 from oxide.runtime.memory.memory import (
+    Arc,
     DeviceBox,
     Partition,
     number_of_elements,
@@ -27,8 +27,8 @@ from oxide.runtime.memory.memory import (
     require_device,
     require_runtime,
 )
-from oxide.runtime.memory.partition import parse_tile_shape
 from oxide.runtime.memory.pinned import AT_ONCE_BYTES, is_pinned
+from oxide.runtime.memory.strides import parse_tile_shape
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
 from oxide.runtime.operations.new_boxes import NewBox
 from oxide.runtime.operations.operation import (

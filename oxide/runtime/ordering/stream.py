@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 from oxide.driver.base import provided
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, GraphError
 from oxide.host import core
 from oxide.host.core import Dropping
 from oxide.host.locks import RUNTIME_LOCK, new_lock, refuse_inside
 from oxide.host.messages import written
-from oxide.runtime.ordering.capturing import refuse_in_capture
 from oxide.runtime.ordering.timeline import Timeline
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.driver.base import StreamPriority
-    from oxide.runtime.ordering.device_state import DeviceState
-    from oxide.runtime.ordering.timeline import Mark
+    from oxide.runtime.ordering.timeline import DeviceState, Mark
 
 
 class InFlight(Protocol):
@@ -317,3 +317,32 @@ def _finish_all(submissions: Iterable[InFlight]) -> None:
         if more:
             first.add_note(f"{more} more operation{'s' * (more > 1)} on the stream failed")
         raise first
+
+
+class Capture(Protocol):
+    """A capture in progress."""
+
+    is_open: bool
+
+    @property
+    def stream(self) -> Any:
+        """Returns the stream whose work is captured."""
+
+
+# A context variable, so that a capture belongs to one task or thread: other tasks may run operations meanwhile.
+current_capture: Final[ContextVar[Capture | None]] = ContextVar("oxide_capture", default=None)
+
+
+def refuse_in_capture(what: str, stream: object = None) -> None:
+    """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is on
+    ``stream``. ``what`` names the refused call in the error. Also raises the ``OrderingError`` of
+    ``refuse_inside``."""
+    refuse_inside()
+    capture = current_capture.get()
+    if capture is not None and capture.is_open and (stream is None or capture.stream is stream):
+        raise GraphError(
+            f"{what} is not possible while a graph is captured"
+            + (f" on thread {threading.current_thread().name}" if stream is None else " on the stream")
+            + ": nothing runs before the graph is launched. Do it before the capture or after it; "
+            "inside CudaGraph.scope, hand operations to record"
+        )

@@ -21,18 +21,44 @@ Three invariants hold:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, Protocol, final
 
-from oxide.driver.base import EventHandle, StreamHandle, StreamPriority
+from oxide.driver.base import Driver, EventHandle, FunctionHandle, StreamHandle, StreamPriority
 from oxide.errors import DeviceError, DeviceLostError, OxideError
 from oxide.host import core
 from oxide.host.locks import RUNTIME_LOCK
 from oxide.runtime.loop.pace import Pace
 from oxide.runtime.tracepoints import points
 
-if TYPE_CHECKING:
-    from oxide.runtime.ordering.device_state import DeviceState
+
+class DeviceState(Protocol):
+    """A device, as streams and memory know it. ``Device`` says what each of these is."""
+
+    id: int
+    driver: Driver
+    live: dict[int, tuple[int, tuple[int, ...], Any]]
+    loaded: dict[Any, FunctionHandle]
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def loose(self) -> set[Any]: ...
+
+    @property
+    def runtime(self) -> Any: ...
+
+    @property
+    def spare_timelines(self) -> deque[Any]: ...
+
+    def take_timeline(self, priority: StreamPriority = "normal") -> Any: ...
+
+
+def not_in_force(what: str, hint: str) -> DeviceError:
+    """Returns the error for an object of a runtime that is not the current one."""
+    return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 
 _FEW: Final = 8  # the most marks that are queried one by one

@@ -17,7 +17,7 @@ from oxide.runtime.memory.allocation import Allocation
 if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import ConditionalKind
-    from oxide.runtime.devices.launch_places import LaunchPlace
+    from oxide.runtime.devices.fault_records import LaunchPlace
 
 
 @final

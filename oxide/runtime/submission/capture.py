@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES
 from oxide.errors import GraphError, LaunchError
-from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES
-from oxide.runtime.devices.launch_places import add_note_once, identity
+from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES, add_note_once, identity
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.ordering.capturing import Capture, current_capture, refuse_in_capture
+from oxide.runtime.ordering.stream import Capture, current_capture, refuse_in_capture
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 from oxide.runtime.submission.stops import PlanEnds, Unknown
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
         Ranges,
         StreamHandle,
     )
-    from oxide.runtime.devices.launch_places import LaunchPlace
+    from oxide.runtime.devices.fault_records import LaunchPlace
     from oxide.runtime.memory.allocation import Known
     from oxide.runtime.memory.memory import DeviceBox
     from oxide.runtime.ordering.stream import Stream
@@ -102,7 +101,7 @@ class Recording:
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
-        self.known: list[Known | None] = []  # entries of ``address_ranges``, kept alive with the graph
+        self.known: list[Known | None] = []  # entries of ``AddressRanges``, kept alive with the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}

@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.host import core
-from oxide.runtime.memory.arc import Arc
+from oxide.runtime.memory.memory import Arc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,10 +16,9 @@ from oxide.errors import GraphError, OrderingError
 from oxide.host.core import copy_host
 from oxide.host.host_arrays import refuse_masked
 from oxide.host.messages import byte_count, written
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device, require_runtime
+from oxide.runtime.memory.addresses import DevicePointer
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device, require_runtime
 from oxide.runtime.memory.pinned import pinned_buffer_of
-from oxide.runtime.memory.pointer import DevicePointer
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _upload(context: ContextState, destination: DeviceBox, array: NDArray[Any]) 
 
 def _download(context: ContextState, array: NDArray[Any], source: DeviceBox) -> None:
     """Copies to page-locked memory that the program holds. The program can always observe its contents, so the run is
-    marked as one that must not be dropped (``dead_work``)."""
+    marked as one that must not be dropped (``memory/reclaim.py``)."""
     context.keep(array)
     outer = context.recording.outer if context.recording is not None else None
     for each in (context, outer):

@@ -35,8 +35,7 @@ from oxide.host import core
 from oxide.host.core import copy_host, download_pinned, upload_small
 from oxide.host.locks import unheld
 from oxide.runtime.memory import staging_ring
-from oxide.runtime.memory.copy_pool import copy_pool
-from oxide.runtime.memory.moves import Moves, copy_now
+from oxide.runtime.memory.moves import Moves, copy_now, copy_pool
 from oxide.runtime.memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 from oxide.runtime.memory.staging_ring import StagingSlot, Turns
 from oxide.runtime.submission.host_copies import is_wanted, poison
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from oxide.runtime.devices.runtime import Device, Runtime
     from oxide.runtime.memory.allocation import Allocation
     from oxide.runtime.memory.memory import DeviceBox
-    from oxide.runtime.ordering.dead_work import Visible
+    from oxide.runtime.memory.reclaim import Visible
     from oxide.runtime.ordering.timeline import Timeline
 
 SMALL_BYTES = 256 << 10

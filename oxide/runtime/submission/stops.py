@@ -10,8 +10,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from oxide.host.core import current_turn
 from oxide.host.locks import RUNTIME_LOCK
-from oxide.runtime.loop.turns import current_turn
 
 if TYPE_CHECKING:
     from oxide.runtime.ordering.timeline import Mark

@@ -21,13 +21,11 @@ from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingErro
 from oxide.host import core
 from oxide.host.core import Dropping
 from oxide.host.locks import RUNTIME_LOCK, is_interrupt
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.memory.allocation import Allocation
-from oxide.runtime.memory.arc import Arc
-from oxide.runtime.memory.memory import DeviceBox, require_device
-from oxide.runtime.ordering.capturing import current_capture, refuse_in_capture
-from oxide.runtime.ordering.dead_work import Run
-from oxide.runtime.ordering.stream import Stream
+from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
+from oxide.runtime.memory.reclaim import Run
+from oxide.runtime.ordering.stream import Stream, current_capture, refuse_in_capture
 from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.host_copies import HostCopies, is_stepped, is_wanted
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
     from oxide.compiler.kernel.specialization import Specialization
     from oxide.driver.base import Dim3, FunctionHandle
     from oxide.runtime.devices.fault_records import Report
-    from oxide.runtime.memory.pointer import DevicePointer
-    from oxide.runtime.ordering.dead_work import Visible
+    from oxide.runtime.memory.addresses import DevicePointer
+    from oxide.runtime.memory.reclaim import Visible
     from oxide.runtime.ordering.timeline import Mark, Timeline
 
 T = TypeVar("T")
@@ -55,7 +53,7 @@ class ExecutionContext(core.ExecutionContext):
     """The context of one execution: the ``stream`` that its work is submitted to, and the stream's ``device``.
     Functions of ``with_context`` receive it.
 
-    ``visible`` is the token of a run that may be dropped: see ``dead_work``. ``traced`` is set only while a trace runs.
+    ``visible`` is the token of a run that may be dropped: see ``reclaim``. ``traced`` is set only while a trace runs.
     ``levels`` is the number of walks that may still be inside one another. ``copies`` is None before the run's first
     copy to host memory. ``waitless`` is the call that must not wait for host data, "" if the run may. ``renewed`` is
     for ``Shared``. ``_using`` is set by ``begin``: see ``interrupted``. ``_declared`` is None once everything has been

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.host import core
 from oxide.host.locks import is_interrupt
-from oxide.runtime.devices.launch_places import add_note_once
+from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.scheduling import find_device, picked_stream
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.stops import Dropped, Faulted, PlanEnds, Stop

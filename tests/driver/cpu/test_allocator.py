@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu.allocator import Heap
-from oxide.driver.cpu.copy_tasks import BRIEF_BYTES
+from oxide.driver.cpu.stream_tasks import BRIEF_BYTES
 from oxide.errors import DeviceError, DriverError, OutOfMemoryError
 from tests.driver.conftest import Gate
 

@@ -15,7 +15,7 @@ from numba import cuda
 
 from oxide import Array, DeviceLostError, LaunchConfig, d2h, h2d, i32, kernel
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.interrupt import run_interruptibly
+from oxide.driver.cpu.steps import run_interruptibly
 from oxide.driver.cpu.streams import BlockRange
 from oxide.testing import failing_seed, seeded_driver, step_driver, use_driver
 

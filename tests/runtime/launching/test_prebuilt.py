@@ -30,7 +30,7 @@ from oxide import (
 )
 from oxide.compiler.cache import built
 from oxide.driver.base import Target
-from oxide.driver.cpu.processor import target_without_llvm
+from oxide.driver.cpu.code import target_without_llvm
 from tests.runtime.launching import prebuilt_kernels as source
 
 ROOT = Path(__file__).parents[3]

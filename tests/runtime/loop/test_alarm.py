@@ -8,12 +8,12 @@ import os
 import pytest
 
 from oxide.host.core import NOTIFY
-from oxide.runtime.loop import alarm
+from oxide.runtime.loop.event_loops import Alarm
 
 
 def test_each_call_of_the_function_makes_the_alarm_readable() -> None:
     notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(NOTIFY)
-    bell = alarm.Alarm()
+    bell = Alarm()
     with pytest.raises(BlockingIOError):
         os.read(bell.descriptor, 8)
     for rings in (1, 3):
@@ -27,7 +27,7 @@ def test_each_call_of_the_function_makes_the_alarm_readable() -> None:
 
 
 def test_an_alarm_that_was_given_back_is_taken_again() -> None:
-    bell = alarm.Alarm.take()
+    bell = Alarm.take()
     bell.give_back()
-    assert alarm.Alarm.take() is bell
+    assert Alarm.take() is bell
     bell.give_back()

@@ -271,7 +271,7 @@ def test_statistics_show_each_streams_learned_budget_and_the_pools() -> None:
 
 
 def test_counters_are_exact_when_several_threads_count() -> None:
-    from oxide.runtime.devices.counters import Counter
+    from oxide.runtime.devices.runtime import Counter
 
     counter = Counter()
     threads = [threading.Thread(target=lambda: [counter.add() for _ in range(10_000)]) for _ in range(4)]

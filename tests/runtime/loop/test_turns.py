@@ -20,9 +20,10 @@ import trio.testing
 import oxide
 from oxide import DeviceOperation, ExecutionContext, as_completed, gather, value, with_context, zeros
 from oxide.driver.cpu import CpuDriver
+from oxide.host.core import current_turn
 from oxide.runtime.awaiting.completion import WAKE_AT_ONCE
 from oxide.runtime.devices.runtime import current_runtime
-from oxide.runtime.loop.turns import SHARE_SECONDS, current_turn
+from oxide.runtime.loop.pace import SHARE_SECONDS
 from oxide.testing import DelegatingDriver, RecordingDriver, step_driver, use_driver
 from tests.runtime.waiting import until
 

@@ -14,7 +14,7 @@ import pytest
 from oxide import h2d
 from oxide.driver.cpu import CpuDriver
 from oxide.host.core import SHARE_COPY, copy, start_helpers
-from oxide.runtime.memory import copy_pool as pools
+from oxide.runtime.memory import moves as pools
 from oxide.runtime.memory.moves import ROW, Moves
 from oxide.testing import use_driver
 

@@ -16,7 +16,7 @@ from oxide import d2h, devices, full, reclaim, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime.awaiting.future import FutureState
-from oxide.runtime.memory import out_of_memory as room
+from oxide.runtime.memory import allocation as room
 from oxide.serving import Batcher
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 from tests.runtime.faulting_launches import VECTOR, product

@@ -14,7 +14,7 @@ import oxide
 from oxide import d2h, h2d, memcpy, pinned_empty, value, zeros
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.runtime.memory import copy_pool, staging_ring
+from oxide.runtime.memory import moves, staging_ring
 from oxide.runtime.memory.staging_ring import CHUNK_BYTES
 from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, use_driver
@@ -159,9 +159,9 @@ def test_chunks_cover_a_copy_once(nbytes: int, chunk: int) -> None:
 def test_large_copies_are_prepared_and_made_where_there_are_no_helpers(
     driver: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_pool, "start_helpers", None)
-    monkeypatch.setattr(copy_pool, "_pool", None)
+    monkeypatch.setattr(moves, "start_helpers", None)
+    monkeypatch.setattr(moves, "_pool", None)
     oxide.devices()[0].staging.prepare()
     assert ring_is_prepared()
-    assert copy_pool.copy_pool() is None
+    assert moves.copy_pool() is None
     assert np.array_equal(h2d(DATA).and_then(d2h).sync(), DATA)

@@ -15,7 +15,7 @@ import pytest
 
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.devices.runtime import Device, current_runtime
-from oxide.runtime.loop.turns import SHARE_SECONDS
+from oxide.runtime.loop.pace import SHARE_SECONDS
 from oxide.runtime.memory import reclaim
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.ordering.timeline import Timeline

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from oxide import DeviceOperation, as_completed, d2h, gather, h2d, spawn, value, zeros
-from oxide.runtime.loop.turns import current_turn
+from oxide.host.core import current_turn
 
 BOUND = 20  # seconds, for what must not hang
 

@@ -1,7 +1,7 @@
 ; A cooperative launch on the CPU, as LLVM IR. All blocks live at once. A call of the entry runs blocks up to the next
 ; grid barrier.
 ;
-; The launch record is a ``cooperative`` (driver/records.py). The driver (``driver/cpu/cooperative_launch.py``) calls
+; The launch record is a ``cooperative`` (driver/records.py). The driver (``driver/cpu/streams.py``) calls
 ; the entry for every block, pass after pass, until all have finished. If some blocks wait and others have finished, or
 ; wait elsewhere, none can ever continue. Then the driver calls the entry once more with ``abandon``, which reports the
 ; deadlock and frees the blocks' memory.

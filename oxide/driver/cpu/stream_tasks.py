@@ -1,19 +1,23 @@
-"""Makes the tasks that copy memory, fill it, and report kernel faults (``Driver.report``) on the CPU device.
+"""Makes the tasks of the CPU device's streams that copy memory, fill it, report kernel faults (``Graphs.report``), and
+call host functions.
 
 Every range is checked against the live allocations at the submission, except for the destination of a report, which is
-known only when the task runs. So a wrong address or a use after free raises a
-``DriverError`` at once, while on a GPU it would cause a fault later.
+known only when the task runs. So a wrong address or a use after free raises a ``DriverError`` at once, while on a GPU
+it would cause a fault later.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import final
+import threading
+from collections.abc import Callable
+from typing import Any, final
 
 from oxide.driver.cpu.allocator import Heap, memset, out_of_range
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import Task
 from oxide.driver.sanitizing import Tracking
+from oxide.host.locks import driver_threads
 
 # Handing a copy of fewer bytes to another thread takes longer than the copy itself, about 1 microsecond.
 BRIEF_BYTES = 32 * 1024
@@ -156,6 +160,47 @@ def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) ->
         heap.wrote(destination, nbytes, values)
 
 
+def python_call(function: Callable[[], None]) -> Task:
+    """Returns a task that calls a Python function. Its exceptions go to ``sys.unraisablehook``, and the stream
+    continues."""
+
+    def call() -> None:
+        this = threading.get_ident()
+        ours = this in driver_threads
+        driver_threads.discard(this)
+        try:
+            function()
+        except BaseException as error:
+            _report_unraisable(function, error)
+        finally:
+            if ours:
+                driver_threads.add(this)
+
+    return Task(f"host function {function!r}", call)
+
+
+def native_call(function: int, argument: int) -> Task:
+    """Returns a task that calls a C function by its address, without the GIL. Raises ``DriverError`` for address 0."""
+    if not function:
+        raise driver_error("CUDA_ERROR_INVALID_VALUE", "a native host function at address 0; pass its address")
+    call = _HostFunction(function)
+    return Task(f"native host function {function:#x}", lambda: call(argument))
+
+
+def _report_unraisable(function: Callable[[], Any], error: BaseException) -> None:
+    """Gives an exception, with its traceback, to ``sys.unraisablehook`` by letting it leave a C callback."""
+
+    def raise_again() -> None:
+        try:
+            raise error
+        except BaseException as again:
+            again.add_note(f"raised by the host function {function!r}")
+            raise
+
+    ctypes.CFUNCTYPE(None)(raise_again)()
+
+
+_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _TILE_BYTES = 256 * 1024
 
 _libc = ctypes.CDLL(None)
