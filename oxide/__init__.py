@@ -34,20 +34,22 @@ from oxide.errors import (
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import (
+from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.slices import (
     AtomicSlice2,
     AtomicSlice3,
+    DisjointSlice,
     DisjointSlice2,
     DisjointSlice3,
     DisjointSlice4,
     DisjointSlice5,
+    Ref,
+    Slice,
     Slice2,
     Slice3,
     Slice4,
     Slice5,
 )
-from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
 from oxide.language.types import (
     bf16,
@@ -98,7 +100,7 @@ if TYPE_CHECKING:
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
-    from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
+    from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.addresses import DevicePointer
     from oxide.runtime.operations.captured_graph import input as input  # not in __all__, for the same reason as zip
@@ -125,7 +127,6 @@ _LATER = {
     "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
-    "MatrixView": "language.views",
     "Profile": "tracing.profiles",
     "RowMajorTiles": "language.tiles",
     "TileRef": "language.tiles",
@@ -222,7 +223,6 @@ __all__ = [
     "LaunchError",
     "LocalArray",
     "MatrixTileRef",
-    "MatrixView",
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",

@@ -17,11 +17,12 @@ import pytest
 from oxide import (
     AtomicSlice,
     DisjointSlice,
+    DisjointSlice2,
     LaunchConfig,
     LocalArray,
-    MatrixView,
     SharedArray,
     Slice,
+    Slice2,
     Tiles,
     atomic,
     d2h,
@@ -97,7 +98,7 @@ RULES: dict[str, tuple[str, ...]] = {
     # Views and tiles
     "a view is None where it would not be inside": (
         "language/test_views.py::test_a_view_is_none_just_where_it_would_not_be_inside",
-        "language/test_views.py::test_a_view_used_without_a_look_is_a_fault_that_says_what_was_outside",
+        "language/test_shaped_views.py::test_a_view_used_without_a_test_is_a_fault_that_names_the_axis",
         "language/test_views.py::test_any_other_index_of_a_view_is_checked",
         "language/test_views.py::test_what_a_view_cannot_be_made_of_is_a_compile_error",
     ),
@@ -195,8 +196,8 @@ def test_an_output_has_no_other_door() -> None:
     def atomically(c: DisjointSlice[i32]) -> None:
         c.fetch_add(0, 1)  # type: ignore[attr-defined]  # here
 
-    def as_a_view(c: DisjointSlice[f32]) -> None:
-        MatrixView(c, 3)  # type: ignore[arg-type]  # here
+    def as_a_view(c: DisjointSlice2[f32]) -> None:
+        c.row(0)  # type: ignore[attr-defined]  # here
 
     def as_an_input(c: DisjointSlice[f32]) -> None:
         first_of(c)  # type: ignore[arg-type]  # here
@@ -212,7 +213,7 @@ def test_an_output_has_no_other_door() -> None:
     refuse(unchecked, "no .unchecked: write through c.get_mut")
     refuse(its_pointer, "has no .data")
     refuse(atomically, "has no .fetch_add")
-    refuse(as_a_view, "MatrixView takes a Slice")
+    refuse(as_a_view, "has no .row: only a Slice2 has")
     refuse(as_an_input, r"parameter a is Slice\[f32\] and the value is")
     refuse(through_the_index_of_a_ref, "has no .index that can be assigned to")
     refuse(past_the_pointer_of_a_ref, r"\+ is not defined for Ref")
@@ -460,7 +461,7 @@ def test_on_the_host_the_names_of_kernels_do_nothing() -> None:
         lambda: Slice(),
         lambda: DisjointSlice(),
         lambda: AtomicSlice(),
-        lambda: MatrixView(None, 3),  # type: ignore[arg-type]
+        lambda: Slice2(),
         lambda: SharedArray(3, f32),
         lambda: thread.ThreadIndex(),
         lambda: thread.index_1d(),

@@ -2,7 +2,7 @@
 
 Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets. In ``.ll`` files
 ``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for the
-offset of an element, and ``<copy_row.sizeof>`` for the size of a record (``compiler/ir/files.py``).
+offset of an element, and ``<copy_row.sizeof>`` for the size of a record (``compiler/ir/llvm.py``).
 ``compiler/cache/fingerprint.py`` hashes this module, because kernels in the cache depend on it.
 
 A layout follows the rules of C: each field is aligned to its type, and the size is a multiple of the largest alignment.

@@ -1,7 +1,6 @@
 """Floats narrower than f32, on the host: rounding, and the conversion of numbers to bits and back.
 
-The host rounds as kernels do: to nearest, ties to even, and only once. Arrays are
-converted by ``narrowing.py``.
+The host rounds as kernels do: to nearest, ties to even, and only once. ``types.py`` converts arrays.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import math
 import struct
 
-from .narrowing import NAN
-from .types import SCALARS, ScalarType
+from .types import NAN, SCALARS, ScalarType
 
 
 def rounded(name: str, number: float) -> float:

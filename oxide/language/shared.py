@@ -15,7 +15,7 @@ from typing import Generic, TypeAlias, TypeVar, final
 
 from . import primitives
 from .atomic import AtomicAccess
-from .vectors import VectorReads, VectorWrites
+from .slices import VectorReads, VectorWrites
 
 T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]

@@ -1,16 +1,16 @@
-"""Views that are checked once: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
+"""Views that are checked once: the rows, columns and tiles of a ``Slice2``, and ``zip_exact``.
 
 In a loop that the compiler cannot analyse, the check of each index costs more than the read. A view is checked as a
 whole when it is made, and its reads then need no check::
 
-    row = MatrixView(a, k).row(i, k)          # VectorView[f32] | None: None if not all of it is inside a
-    column = MatrixView(b, n).col(j, k)
+    row, column = a.row(i), b.col(j)          # VectorView[f32] | None: None if there is no such row or column
     if row is not None and column is not None:
-        for x, y in zip_exact(row, column):   # no check here, whatever i, j, k and n are
+        for x, y in zip_exact(row, column):   # no check here, whatever i, j and the shapes are
             acc += x * y
 
-A ``Slice2`` has the methods ``row``, ``col`` and ``tile`` itself: ``a.row(i)``. Rust's slices and ``chunks_exact`` are
-the model. These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
+Rust's slices and ``chunks_exact`` are the model. The use of a view that is None is a fault: the launch fails with a
+``BoundsError``. A type checker refuses such a use. These are declarations: the compiler gives them their meaning inside
+a kernel, and a type checker reads them.
 """
 
 from __future__ import annotations
@@ -19,39 +19,11 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, final, overload
 
 from . import primitives
-from .slices import Slice
 
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 W = TypeVar("W")
-
-
-@primitives.made_in_kernels
-@final
-class MatrixView(Generic[T]):
-    """A ``Slice`` read as a row-major matrix whose rows begin ``stride`` elements apart.
-
-    The columns are numbered from 0 to ``stride - 1``. The number of rows follows from the slice's length. The last row
-    may be shorter than ``stride``: as in BLAS, it needs no padding. The arguments of the methods are integers of any
-    size and sign. A method returns None if the view would not be entirely inside the matrix, or if a size is negative.
-    The check itself cannot overflow.
-
-    The use of a view that is None is a fault: the launch fails with a ``BoundsError``. A type checker refuses such a
-    use.
-    """
-
-    def __init__(self, a: Slice[T], stride: int) -> None: ...
-
-    def row(self, i: int, k: int) -> VectorView[T] | None:
-        """Returns the first ``k`` elements of row ``i``, or None if they are not all inside the matrix."""
-
-    def col(self, j: int, k: int) -> VectorView[T] | None:
-        """Returns the first ``k`` elements of column ``j``, or None if they are not all inside the matrix."""
-
-    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
-        """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is in row ``row`` and column
-        ``col``, or None if it is not entirely inside the matrix."""
 
 
 @primitives.made_in_kernels

@@ -36,7 +36,7 @@ def run_blocks(
     special = kernel.specialize()
     record = np.zeros(1, RECORD)
     values = [
-        (arg.ctypes.data, arg.size) if parameter.kind != "scalar" else parameter.convert(arg)
+        (arg.ctypes.data, *_lengths(parameter, arg)) if parameter.kind != "scalar" else parameter.convert(arg)
         for parameter, arg in zip(kernel.parameters, args, strict=True)
     ]
     packed = special.pack(values, record.ctypes.data)
@@ -54,6 +54,11 @@ def run_blocks(
     else:
         call(packed)(first, grid[0] * grid[1] * grid[2] if end is None else end)
     return record
+
+
+def _lengths(parameter: Any, array: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """The length of each axis of a slice: a flat one takes an array of any shape."""
+    return array.shape if parameter.ndim > 1 else (array.size,)
 
 
 def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndarray[Any, Any]:
@@ -77,7 +82,7 @@ def _run_on_cuda(kernel: Kernel, grid: Dim3, block: Dim3, *args: Any) -> np.ndar
             ctypes.memmove(host, key, arg.nbytes)
             boxes[key] = (driver.allocate(arg.nbytes, stream), host, arg)
             driver.copy_to_device(boxes[key][0], host, arg.nbytes, stream)
-        values.append((boxes[key][0] if arg.size else 0, arg.size))
+        values.append((boxes[key][0] if arg.size else 0, *_lengths(parameter, arg)))
     function = driver.load(0, special.code(driver.device_info(0).target))
     driver.launch(function, grid, block, 0, special.pack(values, record_address), stream)
     for device, host, arg in boxes.values():

@@ -34,13 +34,12 @@ from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, ker
 from oxide.compiler.bounds import hoist
 from oxide.compiler.bounds.prove import BUDGET, Prover
 from oxide.compiler.check.numba_errors import placed_errors
-from oxide.compiler.frontend import frontend
 from oxide.compiler.frontend.economy import without_waste
 from oxide.compiler.frontend.frontend import lower
 from oxide.compiler.ir.control_flow import ControlFlow
 from oxide.compiler.ir.parser import parse_function
 from oxide.compiler.ir.portable import LoweredKernel
-from oxide.compiler.kernel import specialization
+from oxide.compiler.kernel import front_end, specialization
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.signature import Closed
 from tests.compiler.native_runner import run_blocks
@@ -349,7 +348,7 @@ def threshold_during(each: Kernel, monkeypatch: pytest.MonkeyPatch, change: int 
             gc.set_threshold(change)
         return lower(*arguments, **options)
 
-    monkeypatch.setattr(frontend, "lower", watched)
+    monkeypatch.setattr(front_end, "lower", watched)
     each.specialize()
     (threshold,) = found
     return threshold

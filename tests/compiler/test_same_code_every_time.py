@@ -13,7 +13,7 @@ import pytest
 
 COMPILED = """
 import hashlib
-from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, thread, u32
+from oxide import DisjointSlice, Slice, Slice2, device, f32, i64, kernel, thread, u32
 from oxide.compiler.ir.llvm import host_target
 
 @device
@@ -48,11 +48,11 @@ def multiplied(m: u32, n: u32, a: Slice[f32], b: Slice[f32], y: DisjointSlice[f3
             element.value = total
 
 @kernel
-def chosen(which: i64, a: Slice[i64], b: Slice[i64], y: DisjointSlice[i64]):
+def chosen(which: i64, a: Slice2[i64], b: Slice2[i64], y: DisjointSlice[i64]):
     element = y.get_mut(thread.index_1d())
-    view = MatrixView(a, 2).row(0, 2)
+    view = a.row(0)
     if which > 0:
-        view = MatrixView(b, 2).col(1, 2)
+        view = b.col(1)
     if element is not None and view is not None:
         element.value = view[1]
 

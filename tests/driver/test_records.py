@@ -12,7 +12,7 @@ import pytest
 
 import oxide
 from oxide import DisjointSlice, Slice, i32, kernel, thread
-from oxide.compiler.ir.files import ir_file, with_offsets
+from oxide.compiler.ir.llvm import ir_file, with_offsets
 from oxide.compiler.source.faults import DIVERGENT
 from oxide.driver.records import (
     COOPERATIVE,

@@ -596,8 +596,8 @@ class Generator:
         ]
         if depth > 0:
             options += [(3, self.branch), (3, self.range_loop), (1, self.while_loop)]
-            if self.slices() and not self.in_function:
-                options.append((1, self.view_loop))
+            if self.matrices() and not self.in_function:
+                options.append((2, self.view_loop))
         if self.refs and not self.in_function:
             options.append((3, self.store))
         if (self.elements or self.tiles) and not self.in_function:
@@ -612,6 +612,9 @@ class Generator:
         if any(each.kind == "atomic" for each in self.program.parameters) and not self.in_function:
             options.append((2, self.atomic))
         return self.weighted(*options)(depth)  # type: ignore[no-any-return]
+
+    def matrices(self) -> list[Parameter]:
+        return [each for each in self.program.parameters if each.kind == "shaped" and len(each.inner) == 1]
 
     def slices(self) -> list[Parameter]:
         return [each for each in self.program.parameters if each.kind == "slice"]
@@ -760,14 +763,10 @@ class Generator:
         return [before, Stmt("while", tests, [body], (counter, self.rng.randint(1, 7)))]
 
     def view_loop(self, depth: int) -> list[Stmt]:
-        matrices = [each for each in self.program.parameters if each.kind == "shaped" and len(each.inner) == 1]
-        parameter = self.pick(matrices if matrices and self.chance(0.6) else self.slices())
-        matrix = parameter.kind == "shaped"
+        parameter = self.pick(self.matrices())
         view, part = self.fresh("view"), self.pick(("row", "col", "tile"))
-        stride = self.pick((literal(self.rng.randint(1, 6)), self.small()))
-        given = [self.pick((literal(self.rng.randint(0, 3)), self.small())) for _ in range(4 if part == "tile" else 2)]
-        exprs = [stride, *given] if not matrix else given if part == "tile" else given[:1]
-        made = Stmt("view", exprs, [], {"name": view, "slice": parameter.name, "part": part, "matrix": matrix})
+        given = [self.pick((literal(self.rng.randint(0, 3)), self.small())) for _ in range(4 if part == "tile" else 1)]
+        made = Stmt("view", given, [], {"name": view, "slice": parameter.name, "part": part})
         variables, loops, in_loop, views = dict(self.variables), list(self.loops), self.in_loop, dict(self.views)
         x = self.fresh("item")
         self.in_loop = True
@@ -780,17 +779,16 @@ class Generator:
             body = [each for each in body if not _jumps([each])]
             loop = Stmt("rows", [], [body], (self.fresh("line"), x, view))
         else:
-            other = self.pick(self.slices())
+            other = self.pick(self.matrices())
             names, over, makes = [x], [view], [made]
             if self.chance(0.4):
                 second = self.fresh("view")
                 y = self.fresh("item")
                 self.variables[y] = other.type
                 self.frozen.add(y)
-                equal = literal(parameter.inner[0]) if matrix and part == "row" else given[1]
-                count = equal if self.chance(0.8) else self.small()
-                of = {"name": second, "slice": other.name, "part": self.pick(("row", "col")), "matrix": False}
-                makes.append(Stmt("view", [stride, given[0], count], [], of))
+                equal = self.chance(0.8)  # the views are often equally long
+                of = {"name": second, "slice": other.name, "part": part if equal else self.pick(("row", "col"))}
+                makes.append(Stmt("view", [self.pick((given[0], self.small()))], [], of))
                 names.append(y)
                 over.append(second)
             self.views[view] = parameter.type

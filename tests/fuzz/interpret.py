@@ -134,43 +134,10 @@ class _Thread:
 
 
 class _View:
-    """A row, a column or a tile of a matrix: the lists of its elements, or what to report where it is None."""
+    """A row, a column or a tile of a slice of two axes: the lists of its elements, or what to report where it is
+    None."""
 
     __slots__ = ("bad", "line", "rows", "what")
-
-    def __init__(
-        self, elements: list[Any], name: str, line: int, stride: int, part: str, given: tuple[int, ...]
-    ) -> None:
-        match part:
-            case "row":
-                row, col, rows, cols = given[0], 0, 1, given[1]
-            case "col":
-                row, col, rows, cols = 0, given[0], given[1], 1
-            case _:
-                row, col, rows, cols = given
-        self.what, self.line, self.bad = name, line, None
-        across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
-        down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= len(elements))
-        if not across:
-            self.bad = (f"a row of {name}", min(col, cols) if min(col, cols) < 0 else col + cols - 1, max(stride, 0))
-        elif not down:
-            last = (row + rows - 1) * stride + col + cols - 1
-            last = min(last, GREATEST["i64"])
-            self.bad = (name, (row if row < 0 else rows) if min(row, rows) < 0 else last, len(elements))
-        self._take(elements, part, row * stride + col, rows, cols, stride)
-
-    def _take(self, elements: list[Any], part: str, first: int, rows: int, cols: int, stride: int) -> None:
-        self.rows = [] if self.bad else [elements[first + i * stride : first + i * stride + cols] for i in range(rows)]
-        if part == "col":
-            self.rows = [[each for line in self.rows for each in line]]
-        elif part == "row" and self.bad:
-            self.rows = [[]]
-
-
-class _PartOfMatrix(_View):
-    """A row, a column or a tile of a slice of two axes, each checked by itself."""
-
-    __slots__ = ()
 
     def __init__(
         self, elements: list[Any], name: str, line: int, shape: tuple[int, int], part: str, given: tuple[int, ...]
@@ -189,7 +156,12 @@ class _PartOfMatrix(_View):
                 least = count if count < 0 else first
                 last = min(first + count - 1, GREATEST["i64"])
                 self.bad = (f"axis {axis} of {name}", least if least < 0 else last, length)
-        self._take(elements, part, row * width + col, rows, cols, width)
+        first = row * width + col
+        self.rows = [] if self.bad else [elements[first + i * width : first + i * width + cols] for i in range(rows)]
+        if part == "col":
+            self.rows = [[each for line in self.rows for each in line]]
+        elif part == "row" and self.bad:
+            self.rows = [[]]
 
 
 class _Tile:
@@ -574,9 +546,9 @@ class _Translator:
             case "view":
                 self.views.add(v["name"])
                 given, name = [f"A.i64({self.expr(each)})" for each in s.exprs], v["slice"]
-                kind, size = ("_PartOfMatrix", self.shape_of(name)) if v["matrix"] else ("_View", given.pop(0))
+                shape = self.shape_of(name)
                 self.put(
-                    f"{v['name']} = {kind}({name}, '{name}', {s.line}, {size}, '{v['part']}', ({', '.join(given)},))"
+                    f"{v['name']} = _View({name}, '{name}', {s.line}, {shape}, '{v['part']}', ({', '.join(given)},))"
                 )
             case "each":
                 names, views = v

@@ -279,8 +279,7 @@ class _Writer:
                 self.depth -= 1
                 self.block(s.bodies[0])
             case "view":
-                matrix = v["slice"] if v["matrix"] else f"MatrixView({v['slice']}, {e.pop(0)})"
-                s.line = self.put(f"{v['name']} = {matrix}.{v['part']}({', '.join(e)})")
+                s.line = self.put(f"{v['name']} = {v['slice']}.{v['part']}({', '.join(e)})")
             case "each":
                 names, views = v
                 over = views[0] if len(views) == 1 else f"zip_exact({', '.join(views)})"
@@ -337,7 +336,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from oxide import (
-    AtomicSlice, DisjointSlice, LocalArray, MatrixView, RowMajorTiles, SharedArray, Slice, Slice2, Slice3, Tiles,
+    AtomicSlice, DisjointSlice, LocalArray, RowMajorTiles, SharedArray, Slice, Slice2, Slice3, Tiles,
     atomic, bf16, bool_, device, f16, f32, f64, i8, i16, i32, i64, intrinsics, kernel, thread, u8, u16, u32, u64,
     unroll, warp, zip_exact,
 )

@@ -21,9 +21,9 @@ from oxide import (
     DisjointSlice,
     Kernel,
     LocalArray,
-    MatrixView,
     SharedArray,
     Slice,
+    Slice2,
     bool_,
     d2h,
     device,
@@ -210,7 +210,7 @@ def test_the_checks_of_such_loops_are_proved_or_hoisted() -> None:
 
 def test_shared_and_local_arrays_and_rows_are_looped_over() -> None:
     @kernel(block=4)
-    def sums(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    def sums(x: Slice[f32], m: Slice2[f32], y: DisjointSlice[f32]) -> None:
         tile, own = SharedArray(4, f32), LocalArray(4, f32)
         t = thread.thread_idx.x
         tile[t] = x[t]
@@ -220,7 +220,7 @@ def test_shared_and_local_arrays_and_rows_are_looped_over() -> None:
         total = f32(0)
         for value in own:
             total += value
-        row = MatrixView(x, 2).row(1, 2)
+        row = m.row(1)
         if row is not None:
             for i, value in enumerate(row):
                 total += f32(100 * (i + 1)) * value
@@ -228,7 +228,8 @@ def test_shared_and_local_arrays_and_rows_are_looped_over() -> None:
         if element is not None:
             element.value = total
 
-    result = d2h(sums(h2d(np.array([1, 2, 3, 4], np.float32)), zeros(4)).last()).sync()
+    x = np.array([1, 2, 3, 4], np.float32)
+    result = d2h(sums(h2d(x), h2d(x.reshape(2, 2)), zeros(4)).last()).sync()
     assert result.tolist() == [2 + 6 + 12 + 300 + 800] * 4
 
 

@@ -10,12 +10,12 @@ import pytest
 from numba import cuda, float64
 
 from oxide import Array, CompileError, DisjointSlice, LocalArray, d2h, device, f64, i64, kernel, thread, zeros
-from oxide.compiler.ir.local_memory import LIMIT
+from oxide.compiler.ir.primitives import LOCAL_LIMIT
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import use_driver
 from tests.source_lines import line_of
 
-MOST = LIMIT // 8
+MOST = LOCAL_LIMIT // 8
 HALF = MOST // 2
 ABOVE_HALF = HALF + 1
 PART = MOST // 10
@@ -76,7 +76,7 @@ def test_numba_cudas_arrays_count_too() -> None:
         mine = cuda.local.array((MOST, 2), float64)
         y[0] = mine[int(y[0]), 0]
 
-    with pytest.raises(CompileError, match=too_much(2 * LIMIT)):
+    with pytest.raises(CompileError, match=too_much(2 * LOCAL_LIMIT)):
         large.specialize(y=Array[f64, 1])
 
 
@@ -104,7 +104,7 @@ def test_arrays_count_together_and_those_of_device_functions_for_each_call() -> 
         n = len(y)
         y.unchecked_mut[0] = mine[n] + part(n) + part(n) + part(n) + part(n) + part(n)
 
-    with pytest.raises(CompileError, match=too_much(LIMIT + 8)):
+    with pytest.raises(CompileError, match=too_much(LOCAL_LIMIT + 8)):
         two_arrays.specialize()
     with pytest.raises(CompileError, match=too_much(8 * (HALF + 6 * PART))):
         six_calls.specialize()

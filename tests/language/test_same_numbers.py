@@ -403,7 +403,7 @@ def test_elements_of_eight_bytes_are_read_and_written_whole_on_a_gpu(scalar: Any
     assert not re.search(r"\b(?:ld|st)\.global\.b32", before_faults)
 
 
-# Contraction: the rule is in ``oxide/compiler/frontend/lowering/contraction.py``
+# Contraction: the rule is in ``oxide/compiler/frontend/lowering/total_builder.py``
 
 
 @kernel(block=64)

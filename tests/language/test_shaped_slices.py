@@ -15,7 +15,6 @@ from oxide import (
     DisjointSlice,
     DisjointSlice2,
     DisjointSlice3,
-    MatrixView,
     RowMajorTiles,
     SharedArray,
     Slice,
@@ -293,7 +292,7 @@ def test_device_functions_take_matrices_and_their_widths() -> None:
 def flat_reads(x: Slice2[f32], y: DisjointSlice[f32]) -> None:
     index = thread.index_1d()
     element = y.get_mut(index)
-    row = MatrixView(x.flat, x.shape[1]).row(index.get(), x.shape[1])
+    row = x.row(index.get())
     if element is not None and row is not None:
         total = f32(0)
         for value in row:
@@ -301,7 +300,7 @@ def flat_reads(x: Slice2[f32], y: DisjointSlice[f32]) -> None:
         element.value = total + x.flat[0] + x.unchecked[0, 1]
 
 
-def test_the_flat_form_has_views_and_unchecked_reads_have_both_indices() -> None:
+def test_the_flat_form_has_elements_and_unchecked_reads_have_both_indices() -> None:
     x = uniform(33, 31)
     y = flat_reads(h2d(x), zeros(33)).last().to_host().sync()
     assert np.allclose(y, x.sum(1) + x[0, 0] + x[0, 1], atol=1e-4)

@@ -72,5 +72,5 @@ def test_only_outputs_are_written() -> None:
     def writes(x: Slice[f32]) -> None:
         x.unchecked.streaming.store2(0, f32(1), f32(2))
 
-    with pytest.raises(CompileError, match="x is a Slice, which is read-only"):
+    with pytest.raises(CompileError, match=r"x is a StreamingSlice\[f32\], which is read-only"):
         writes.ptx()

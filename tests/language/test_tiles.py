@@ -348,13 +348,13 @@ def test_what_a_tile_does_not_allow_is_a_compile_error() -> None:
     refused(past_the_tile, "position 4 is outside a tile of y: a tile is 4, and positions begin at 0")
     refused(read_before_it, "position -1 is outside a tile of y")
     refused(past_a_row, r"position \(1, 4\) is outside a tile of y: a tile is \(2, 4\)")
-    refused(one_number_of_two, "a tile of y has 2 axes, and the position 1")
+    refused(one_number_of_two, "a tile of y has 2 axes, and the index 1")
     refused(integer_index, "y.get_mut takes a ThreadIndex, not i64")
     refused(brackets, r"y is a DisjointSlice\[f32, Tiles\(4\)\], which has no \[...\]")
     refused(index_1d_of_a_matrix, r"take its ThreadIndex from thread.index_2d\(width\)")
     refused(own_width, "may differ between threads")
     refused(plain_remainder, "only an output with a layout, as Tiles")
-    refused(float_position, "a position in a tile of y is an integer, not f64")
+    refused(float_position, "an index of a tile of y is an integer, not f64")
     refused(float_in_integer, "the element is i32 and the value is f64")
 
 

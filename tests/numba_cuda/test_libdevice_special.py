@@ -15,7 +15,7 @@ from numba.cuda import libdevice, libdevicefuncs
 
 from oxide import kernel
 from oxide.compiler.cpu.libdevice import libm
-from oxide.compiler.ir import instructions
+from oxide.compiler.ir import known_functions
 from tests.numba_cuda.launching import launch
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211707")
@@ -243,7 +243,7 @@ class Function:
 
 
 def test_all_of_libdevice_has_a_counterpart_that_llvm_takes_alone_and_together() -> None:
-    found = [name for name in libdevicefuncs.functions if instructions.definition(name) is None]
+    found = [name for name in libdevicefuncs.functions if known_functions.definition(name) is None]
     assert len(libdevicefuncs.functions) > 300
     halves = "\ndeclare float @oxide.f16.widen(i16)\ndeclare i16 @oxide.f16.narrow(float)"
     for names in [*([name] for name in found), found]:

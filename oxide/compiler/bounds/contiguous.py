@@ -90,11 +90,8 @@ def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool
     if not addresses:
         return False
     function = flow.function
-    copies = copy_loop(function, loop, f".{prefix}")
-    latch, header = copies[loop.latch.terminator], copies[loop.header]
-    assert isinstance(latch, Branch)
-    assert isinstance(header, Block)
-    latch.metadata["!llvm.loop"] = _unrolling(module)
+    copy = copy_loop(function, loop, f".{prefix}")
+    copy.latch.terminator.metadata["!llvm.loop"] = _unrolling(module)
     condition = ranges.guard()
     assume = module.declare("void", "llvm.assume", ["i1"])
     entered = Block(f"%{prefix}.entered")
@@ -103,11 +100,11 @@ def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool
         rest = ranges.emit(Binary("", "and", ranges.emit(Cast("", "ptrtoint", first, "i64")), number(_ALIGNMENT - 1)))
         condition = ranges.emit(Binary("", "and", condition, ranges.emit(Compare("", "eq", rest, number(0)))))
         entered.append(Call("", "void", assume, [TRUE], bundles=[("align", [first, number(_ALIGNMENT)])]))
-    entered.append(Branch(header))
+    entered.append(Branch(copy.header))
     unanimous = module.declare("i1", "oxide.unanimous", ["i1"], " convergent")
     chosen = ranges.emit(Call("", "i1", unanimous, [condition]))
     choose = Block(f"%{prefix}.choose", [*ranges.code, Branch(entered, loop.header, chosen)])
-    for way, before in ((loop.header, choose), (header, entered)):
+    for way, before in ((loop.header, choose), (copy.header, entered)):
         for phi in way.phis:
             phi.replace_operands({loop.preheader: before})
     loop.preheader.jump_to(choose)

@@ -19,19 +19,19 @@ from typing import Literal
 
 from oxide.compiler.ir import verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
-from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
+from oxide.compiler.ir.llvm import host_machine, host_target, keep_inside, portable_module, run_passes
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
-from oxide.compiler.ir.values import TRUE, Block, Branch, Call, Instruction, Value
+from oxide.compiler.ir.values import TRUE, Block, Branch, Call
 from oxide.compiler.primitives.effects import CONVERGENT, CONVERSIONS
 from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 from .affine import Range, Undecidable
-from .leaving import ALONE, leave_after_faults
-from .prove import Prover, words_of
+from .exits import ALONE, leave_after_faults
+from .prove import Check, Prover, words_of
 
 CheckPlace = Literal["proved", "hoisted", "access"]
 
@@ -126,8 +126,7 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
         match check.block.terminator:
             case Branch(condition=condition, yes=yes, no=no) if condition is check and not no.phis:
                 check.block.jump_to(yes)
-        check.block.replace(check, ())
-    function.replace(dict.fromkeys(checks, TRUE))
+    function.supersede(dict.fromkeys(checks, TRUE))
 
 
 def simplified(module: Module, symbol: str, passes: Sequence[str] = _PASSES) -> Module:
@@ -137,9 +136,7 @@ def simplified(module: Module, symbol: str, passes: Sequence[str] = _PASSES) -> 
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))
     read = portable_module(str(module))
-    for defined in read.functions:
-        if not defined.is_declaration and defined.name != symbol:
-            defined.linkage = "internal"
+    keep_inside(read, symbol)
     run_passes(read, host_machine(host_target()), passes, speed_level=1)
     return parse(str(read))
 
@@ -154,40 +151,25 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     return () if symbol.startswith(_HARMLESS) else ("convergent",)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    call: Call
-    block: Block
-    index: Value
-    length: Value
-    site: int
-    """The index of the access's fault site, or -1 for an access to one of several slices."""
-
-    @classmethod
-    def of(cls, call: Call) -> _Check:
-        _, index, length, site = call.arguments[:4]
-        return cls(call, call.block, index, length, -1 if site.integer is None else site.integer)
-
-
 class _Hoister:
     def __init__(self, module: Module, symbol: str) -> None:
         self.module = module
         self.function = module.functions[symbol]
         self.flow = ControlFlow(self.function)
-        self.checks = [_Check.of(call) for call in self.function.calls if is_bounds_check(call)]
+        self.checks = [Check.of(call) for call in self.function.calls if is_bounds_check(call)]
         self._versions = 0
-        self.placed: dict[_Check, Placement] = {}
+        self.placed: dict[Check, Placement] = {}
 
     def prove(self, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         """Removes the checks of accesses that are proved to be in bounds."""
         proved = list(Prover(self.flow, parameters, contracts).proven(self.checks))
         _leave_out(self.function, [check.call for check in proved])
         for check in proved:
-            self.placed[check] = Placement(check.site, "proved", "", self._innermost(check) is not None)
+            self.placed[check] = Placement(check.site, "proved", "", check.block in self.flow.innermost)
 
     def run(self) -> tuple[Placement, ...]:
         placed = self.placed
-        reasons: dict[_Check, str] = {}
+        reasons: dict[Check, str] = {}
         for loop in self.flow.loops:
             inside = [check for check in self.checks if check.block in loop.blocks and check not in placed]
             if not inside:
@@ -210,26 +192,21 @@ class _Hoister:
             if decided:
                 self._version(loop, decided, ranges)
                 for check in decided:
-                    depth = _depth(self._innermost(check)) - _depth(loop)
+                    depth = len(self.flow.innermost[check.block].chain(loop)) - 1
                     placed[check] = Placement(check.site, "hoisted", "", True, depth)
         return tuple(
             placed.get(check)
             or Placement(
-                check.site, "access", reasons.get(check, "it is in no loop"), self._innermost(check) is not None
+                check.site, "access", reasons.get(check, "it is in no loop"), check.block in self.flow.innermost
             )
             for check in self.checks
         )
 
-    def _innermost(self, check: _Check) -> Loop | None:
-        return self.flow.innermost.get(check.block)
-
-    def _conditional(self, check: _Check, loop: Loop) -> str | None:
+    def _conditional(self, check: Check, loop: Loop) -> str | None:
         """Returns the reason why some iteration of the loop may skip the access. Returns None if no iteration skips
         it."""
-        inner = self._innermost(check)
-        assert inner is not None
         point = check.block
-        for around in inner.chain(loop):
+        for around in self.flow.innermost[point].chain(loop):
             if point is around.header:
                 inside = around.blocks.issuperset(point.successors)
                 ends_thread = check.call in point.terminator.operands  # by failing
@@ -241,21 +218,18 @@ class _Hoister:
             point = around.header
         return None
 
-    def _version(self, loop: Loop, decided: list[_Check], ranges: Range) -> None:
-        copies = copy_loop(self.function, loop, f".checked.{self._versions}")
+    def _version(self, loop: Loop, decided: list[Check], ranges: Range) -> None:
+        copy = copy_loop(self.function, loop, f".checked.{self._versions}")
         # The copy's loops are cold and stay small: the registers they need are allocated to every thread.
         disabled = self.module.add_metadata('!{!"llvm.loop.unroll.disable"}')
-        for cold in loop.within():
-            latch = copies[cold.latch.terminator]
-            assert isinstance(latch, Instruction)
-            latch.metadata["!llvm.loop"] = self.module.add_metadata(lambda place: f"distinct !{{!{place}, {disabled}}}")
+        for cold in copy.within():
+            node = self.module.add_metadata(lambda place: f"distinct !{{!{place}, {disabled}}}")
+            cold.latch.terminator.metadata["!llvm.loop"] = node
         # A new preheader, for later passes that look for the loop.
         holds = self.function.add(Block(f"%oxide.range.{self._versions}.holds", [Branch(loop.header)]))
         for phi in loop.header.phis:
             phi.replace_operands({loop.preheader: holds})
-        header = copies[loop.header]
-        assert isinstance(header, Block)
-        choice = Branch(holds, header, ranges.guard())
+        choice = Branch(holds, copy.header, ranges.guard())
         choice.metadata["!prof"] = self.module.add_metadata('!{!"branch_weights", i32 2000, i32 1}')
         loop.preheader.instructions.pop()
         loop.preheader.extend([*ranges.code, choice])
@@ -275,10 +249,3 @@ def _alone(call: Call) -> bool:
     if call.is_assembly:
         return "sideeffect" not in call.callee.name.partition('"')[0]
     return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)
-
-
-def _depth(loop: Loop | None) -> int:
-    depth = 0
-    while loop is not None:
-        depth, loop = depth + 1, loop.parent
-    return depth

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 from oxide.compiler.ir.control_flow import ControlFlow, Loop
 from oxide.compiler.ir.module import Function
@@ -47,18 +48,24 @@ _MOST_TERMS = 64
 _HIGHEST_DEGREE = 8
 
 
-class ProvableAccess(Protocol):
-    """An access to prove: the ``i64`` ``index`` must be in [0, ``length``) whenever control reaches ``block``."""
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A bounds check: the ``i64`` ``index`` must be in [0, ``length``) whenever control reaches ``block``."""
 
-    @property
-    def block(self) -> Block: ...
-    @property
-    def index(self) -> Value: ...
-    @property
-    def length(self) -> Value: ...
+    call: Call
+    block: Block
+    index: Value
+    length: Value
+    site: int
+    """The index of the access's fault site, or -1 for an access to one of several slices."""
+
+    @classmethod
+    def of(cls, call: Call) -> Check:
+        _, index, length, site = call.arguments[:4]
+        return cls(call, call.block, index, length, -1 if site.integer is None else site.integer)
 
 
-_A = TypeVar("_A", bound=ProvableAccess)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -104,11 +111,11 @@ class Prover:
                 if all(atom in self._ranges for monomial in fact for atom in monomial):
                     self._add_contract(fact)
 
-    def proven(self, accesses: Sequence[_A]) -> Iterator[_A]:
-        """Yields the accesses that are in bounds whenever control reaches them."""
-        by_block: dict[Block, list[_A]] = {}
-        for access in accesses:
-            by_block.setdefault(access.block, []).append(access)
+    def proven(self, checks: Sequence[Check]) -> Iterator[Check]:
+        """Yields the checks that hold whenever control reaches them."""
+        by_block: dict[Block, list[Check]] = {}
+        for check in checks:
+            by_block.setdefault(check.block, []).append(check)
         pending: list[tuple[Block, int]] = [(self.flow.entry, -1)]
         while pending:
             block, before = pending.pop()
@@ -117,9 +124,9 @@ class Prover:
                 continue
             pending.append((block, len(self._trail)))
             self._enter(block)
-            for access in by_block.get(block, ()):
-                if self._proves(access.index, access.length):
-                    yield access
+            for check in by_block.get(block, ()):
+                if self._proves(check.index, check.length):
+                    yield check
             pending += ((child, -1) for child in self.flow.dominated(block))
 
     def _argument_atoms(self, parameters: Sequence[Closed]) -> dict[Value, str]:
@@ -173,20 +180,11 @@ class Prover:
     def _enter(self, block: Block) -> None:
         """Learns the facts that hold in a block and in all blocks that it dominates."""
         self._failed.clear()
-        self._around = [loop for loop in self._loops_around(block) if block is not loop.header]
+        self._around = [loop for loop in self.flow.loops if block in loop.blocks and block is not loop.header]
         match self.flow.predecessors[block]:
             case [Block(terminator=Branch(condition=Value() as condition, yes=yes, no=no))] if yes is not no:
                 self._learn(condition, yes is block)
         self._learn_counters()
-
-    def _loops_around(self, block: Block) -> list[Loop]:
-        """Returns the loops that contain a block, outermost first."""
-        found = []
-        loop = self.flow.innermost.get(block)
-        while loop is not None:
-            found.append(loop)
-            loop = loop.parent
-        return found[::-1]
 
     def _learn(self, condition: Value, truth: bool) -> None:
         pending = [(condition, truth)]

@@ -32,7 +32,7 @@ from .fingerprint import Fingerprint, Unknown, cell_label, fingerprint
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.declaration.description import KernelDescription
-    from oxide.compiler.elementwise.accesses import Elementwise
+    from oxide.compiler.elementwise import Elementwise
     from oxide.compiler.ir.portable import PortableKernel
     from oxide.compiler.signature.untyped_arguments import Captured
 
@@ -197,9 +197,9 @@ def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
 # Dataclasses as JSON
 
 _CLASSES = {
-    "Elementwise": "oxide.compiler.elementwise.accesses",
+    "Elementwise": "oxide.compiler.elementwise",
     "FaultSite": "oxide.compiler.source.faults",
-    "OwnAccess": "oxide.compiler.elementwise.accesses",
+    "OwnAccess": "oxide.compiler.elementwise",
     "Placement": "oxide.compiler.bounds.hoist",
     "PortableKernel": "oxide.compiler.ir.portable",
     "SharedMemory": "oxide.compiler.ir.primitives",

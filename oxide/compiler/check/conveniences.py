@@ -25,9 +25,8 @@ import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.source import EMPTY, outer_names
-from oxide.language.shaped import Slice2, Slice3, Slice4, Slice5
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.slices import Slice
+from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
 
 N = TypeVar("N", bound=ast.AST)
 

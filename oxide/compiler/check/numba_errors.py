@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, TypeAlias
 
-from oxide.compiler.ir.spelling import split_list
+from oxide.compiler.ir.values import split_list
 from oxide.compiler.source.source import Span, column_of, compiling, line_in, located, located_in, node_at, statement_at
 from oxide.errors import CompileError, OxideError
 from oxide.host.locks import new_lock, unheld

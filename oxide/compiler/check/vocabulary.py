@@ -27,7 +27,7 @@ from oxide.language import (  # noqa: F401 - each declares its functions
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
-from oxide.language.views import MatrixView
+from oxide.language.views import zip_exact
 
 from . import advice, numpy_functions
 
@@ -37,11 +37,11 @@ LEAST = -(2**63)
 """The least integer in a kernel, an i64."""
 
 _BUILTINS = {range, len, min, max, abs, int, float, complex, bool, type, round, divmod, pow, print}
-_CLASSES = {SharedArray, DynamicSharedArray, LocalArray, MatrixView}
+_CLASSES = {SharedArray, DynamicSharedArray, LocalArray}
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _TENSOR = {getattr(tensor, name) for name in tensor.__all__}
 _LANGUAGE = frozenset(
-    _BUILTINS | {*numpy_functions.ROUNDING, unroll} | primitives.FUNCTIONS | _CLASSES | _TENSOR | _MATH
+    _BUILTINS | {*numpy_functions.ROUNDING, unroll, zip_exact} | primitives.FUNCTIONS | _CLASSES | _TENSOR | _MATH
 )
 _CONSTANT_BYTES = 64 * 1024  # the size of a GPU's constant memory
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oxide.compiler.ir.control_flow import suffixed
 from oxide.compiler.ir.module import Module
-from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number
+from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number, suffixed
 
 _WIDEST = 16
 """The most bits of a mask that is hidden. A counter with more bits does not wrap around within one vector, so LLVM

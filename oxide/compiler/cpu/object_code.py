@@ -14,14 +14,14 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
-from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.bounds.exits import share_exits
+from oxide.compiler.ir import half, parameters
 from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
-from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
+from oxide.compiler.ir.llvm import declared_once, header, host_machine, link, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import native_debugging
 from oxide.compiler.ir.values import Binary
 from oxide.compiler.primitives.effects import WAITING
 from oxide.compiler.signature.signature import Closed
@@ -128,12 +128,11 @@ def _module(
     # With a seed, which chooses the schedule, each thread must be a coroutine, even in a kernel without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [
-        half.native_definitions(kernel.name, {*symbols, *tensor_primitives.conversions(symbols)}, target),
-        *extremes,
-    ]
+    converted = {*symbols, *tensor_primitives.conversions(symbols)}
+    half.check_f16(kernel.name, converted, target)
+    called += [half.definitions(converted, 0), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
-    support.append(debugging.native_definitions(symbols))
+    support.append(native_debugging(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)
     if suspends:
         support.append(coroutines.definitions(kernel, signature, kernel_id, entry))

@@ -27,18 +27,19 @@ from typing import TypeAlias, final
 from oxide.compiler.bounds.affine import Coefficient, Range, Undecidable
 from oxide.compiler.ir import parameters
 from oxide.compiler.ir.control_flow import ControlFlow, postorder
-from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.llvm import ir_file
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.position import leave_out_unused, replace_positions
 from oxide.compiler.ir.recognise import (
     INVERSE,
     conditions_of,
     fails_an_assert,
     is_alignment_check,
     is_bounds_check,
+    leave_out_unused,
     register_of,
+    replace_positions,
 )
 from oxide.compiler.ir.values import (
     FALSE,

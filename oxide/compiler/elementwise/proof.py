@@ -21,11 +21,18 @@ from typing import final
 
 from oxide.compiler.bounds.prove import words_of
 from oxide.compiler.ir.control_flow import postorder
-from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.module import Function, Module, reached
 from oxide.compiler.ir.parameters import element_type
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.position import leave_out_unused, replace_positions
-from oxide.compiler.ir.recognise import MIRROR, fails_an_assert, is_bounds_check, is_check, register_of
+from oxide.compiler.ir.recognise import (
+    MIRROR,
+    fails_an_assert,
+    is_bounds_check,
+    is_check,
+    leave_out_unused,
+    register_of,
+    replace_positions,
+)
 from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
@@ -48,7 +55,7 @@ from oxide.compiler.ir.values import (
 from oxide.compiler.primitives.effects import CONVERGENT, Effect, having
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
-from .accesses import Elementwise, OwnAccess
+from . import Elementwise, OwnAccess
 
 _PURE = having(Effect.PURE)
 _GUARDS = {"ult": True, "slt": True, "uge": False, "sge": False}
@@ -109,17 +116,14 @@ def guards_of(
     return known
 
 
-def addresses_in(function: Function, address: Argument) -> list[Instruction]:
+def addresses_in(function: Function, address: Value) -> list[Value]:
     """Returns the instructions that compute addresses in a slice from the slice's own address, directly or in several
     steps."""
-    found: list[Instruction] = []
-    pending: list[Value] = [address]
-    while pending:
-        base = pending.pop()
-        steps = [each for each in function.instructions if isinstance(each, GetElementPtr) and each.pointer is base]
-        found += steps
-        pending += steps
-    return found
+
+    def steps(base: Value) -> list[Value]:
+        return [each for each in function.instructions if isinstance(each, GetElementPtr) and each.pointer is base]
+
+    return reached(address, steps)[1:]
 
 
 @final

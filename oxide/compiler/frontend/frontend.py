@@ -25,7 +25,6 @@ from numba.cuda.core import errors, targetconfig
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_lock import global_compiler_lock
-from numba.cuda.core.compiler_machinery import AnalysisPass
 from numba.cuda.core.imputils import fix_returning_optional
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.extending import core_models, register_model
@@ -36,12 +35,12 @@ from numba.cuda.types.ext_types import GridGroup
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
 from oxide.compiler.check.numpy_functions import in_kernels
 from oxide.compiler.frontend.economy import Compiler, without_waste
-from oxide.compiler.frontend.lowering.argument_types import argument_type, numba_type
-from oxide.compiler.frontend.lowering.function import DeviceDispatcher, function_type
-from oxide.compiler.frontend.lowering.numba_functions import compiled_with, twin_of
+from oxide.compiler.frontend.lowering.function import DeviceDispatcher, compiled_with, function_type, twin_of
 from oxide.compiler.frontend.lowering.registry import (
     Session,
     array_places,
+    compiler_pass,
+    is_numbas,
     lowering_registry,
     note,
     running,
@@ -52,12 +51,12 @@ from oxide.compiler.frontend.lowering.registry import (
 from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
     OPEN,
+    argument_type,
     conversion_problem,
     display,
-    is_mixed_comparison,
-    lower_mixed_comparison,
     mixed_arguments,
     mixed_signature,
+    numba_type,
     unary_signature,
     unify_mixed,
 )
@@ -72,36 +71,27 @@ from oxide.host.environment import full_traceback
 from oxide.host.weak_table import WeakTable
 from oxide.language.types import bool_
 
-from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
-    authors,
     captured,
     common,
     complex_numbers,
-    constant,
-    contraction,
     half,
     inference,
     literals,
     mathematics,
     numba_vocabulary,
-    powers,
     primitives,
-    python_mathematics,
     python_numbers,
     ranges,
     recorded_typings,
     refs,
-    shaped_views,
     shared,
-    tiles,
     vectors,
-    view_loops,
+    views,
 )
 from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
-from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
@@ -110,7 +100,7 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     shared_tiles,
     wgmma,
 )
-from .lowering.total_builder import TotalBuilder
+from .lowering.total_builder import TotalBuilder, lower_fused
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
 """A kernel's semantics. ``"oxide"`` has the semantics of oxide's typed vocabulary. ``"mixed"`` has them too, and also
@@ -132,7 +122,7 @@ def lower(
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in terms of the kernel's source.
 
-    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions carry
+    With ``fma``, products are fused into sums by the rules of ``lower_fused``. With ``located``, instructions carry
     their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the kernel's name for
     the array. With ``keeps_types``, which the interpreter needs, the result has the types of all expressions, and each
     fault site has the number of an expression in place of its line.
@@ -256,7 +246,8 @@ class _Remembering(types.Function):  # type: ignore[misc]
         remembered = session().remembered
         found = remembered.get(key)
         if found is None:
-            found = None if session().numba_style else complex_numbers.complex_signature(self, args)
+            if not session().numba_style:
+                found = complex_numbers.complex_signature(self, args) or mixed_signature(self, args)
             if found is None:
                 found = super().get_call_type(context, args, kws)
             else:
@@ -301,7 +292,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if session().numba_style and (array := captured.type_of(val)) is not None:
             return array
         if not session().numba_style and isinstance(val, np.ndarray):
-            kind = constant.constant_array_type(val)
+            kind = captured.constant_array_type(val)
             if kind is not None:
                 return kind
         if not session().numba_style:
@@ -326,7 +317,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def _is_the_authors(self) -> bool:
         """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
-        return function is None or not authors.is_numbas(function.func_id.filename)
+        return function is None or not is_numbas(function.func_id.filename)
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
@@ -335,7 +326,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session().numba_style:
             _refuse(func, args)
-            args = mathematics.power_arguments(func, complex_numbers.complex_arguments(func, args))
+            args = python_numbers.power_arguments(func, complex_numbers.complex_arguments(func, args))
             found = complex_numbers.complex_signature(func, args)
             if found is not None and not isinstance(func, types.Function):
                 return found
@@ -401,7 +392,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
-            target, shared.BlockArrayType | tiles.TileRefType | slice_lowering.SliceType
+            target, shared.BlockArrayType | refs.TileRefType | slice_lowering.SliceType
         ) and not common.check_value(target.dtype, value):
             return None
         try:
@@ -411,7 +402,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, refs.RefType) and attr == "value":
-            refs.check_store(target, value)
+            if not common.check_value(target.dtype, value):
+                raise errors.TypingError("the value of an element")
         elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
@@ -419,8 +411,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
 
 
 def _check_index(array: Any, index: Any) -> None:
-    if isinstance(array, tiles.TileRefType):
-        tiles.check_position(array, index)
+    if isinstance(array, refs.TileRefType):
+        refs.check_position(array, index)
     slice_lowering.refuse_from_the_end(array, index)
 
 
@@ -514,7 +506,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
 
 class _TotalLower(UncountedLower):
-    """Lowers numba's own Python functions with total arithmetic (``total_builder.py``). numba compiles such functions
+    """Lowers numba's own Python functions with total arithmetic (``arithmetic.py``). numba compiles such functions
     to implement its operations."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
@@ -542,7 +534,7 @@ class _Lower(_TotalLower):
     def lower_static_raise(self, inst: Any) -> None:
         # In bytecode, an assert ends in a raise. An explicit `raise` in the source was refused earlier.
         if inst.exc_class is AssertionError:
-            assertion_lowering.lower_failure(self.builder, inst.exc_args)
+            debug_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
 
     def lower_print(self, inst: Any) -> None:
@@ -557,17 +549,10 @@ class _Lower(_TotalLower):
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         if session().fma:
-            fused = contraction.lower_fused(self, resty, expr, op)
+            fused = lower_fused(self, resty, expr, op)
             if fused is not None:
                 return fused
-        kinds = self.fndesc.calltypes[expr].args
-        if session().numba_style or not is_mixed_comparison(op, kinds):
-            return super().lower_binop(resty, expr, op)
-        operands = [
-            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), kind)
-            for operand, kind in zip((expr.lhs, expr.rhs), kinds, strict=True)
-        ]
-        return lower_mixed_comparison(self.builder, op, kinds, *operands)
+        return super().lower_binop(resty, expr, op)
 
     def _lower_call_RecursiveCall(self, fnty: Any, expr: Any, signature: Any) -> Any:
         kind = fnty.dispatcher_type
@@ -594,27 +579,21 @@ class _TotalNativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[m
         return _TotalLower
 
 
-class _CheckReturns(AnalysisPass):  # type: ignore[misc]
+@compiler_pass
+def _check_returns(state: Any) -> bool:
     """Refuses a returned value that cannot be converted to the function's declared result type."""
-
-    _name = "oxide_check_returns"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        if session().numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
-            return False
-        for block in state.func_ir.blocks.values():
-            returned = block.terminator
-            if isinstance(returned, numba_ir.Return):
-                cast = state.func_ir.get_definition(returned.value)
-                value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
-                why = conversion_problem(state.return_type, value)
-                if why is not None:
-                    declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
-                    raise inference.refused_at(returned.loc, f"{declared} and {why}")
+    if session().numba_style or not isinstance(state.return_type, types.Number | types.Boolean):
         return False
+    for block in state.func_ir.blocks.values():
+        returned = block.terminator
+        if isinstance(returned, numba_ir.Return):
+            cast = state.func_ir.get_definition(returned.value)
+            value = state.typemap[cast.value.name] if isinstance(cast, numba_ir.Expr) else state.return_type
+            why = conversion_problem(state.return_type, value)
+            if why is not None:
+                declared = f"{state.func_id.func_name} is declared to return {display(state.return_type)}"
+                raise inference.refused_at(returned.loc, f"{declared} and {why}")
+    return False
 
 
 class _Pipeline(Compiler):
@@ -623,7 +602,7 @@ class _Pipeline(Compiler):
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         passes = _with_lowering(super().define_cuda_lowering_pipeline(state), _NativeLowering)
-        passes.passes.insert(0, (_CheckReturns, "check the types of returned values"))
+        passes.passes.insert(0, (_check_returns, "check the types of returned values"))
         return passes
 
 
@@ -641,7 +620,6 @@ def _with_lowering(passes: Any, lowering: Any) -> Any:
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_NativeLowering)
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(_TotalNativeLowering)
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(_CheckReturns)
 
 _context_pair: tuple[Any, Any] | None = None
 DeviceDispatcher.compile_function = staticmethod(compile_function)

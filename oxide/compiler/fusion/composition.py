@@ -6,7 +6,7 @@ element a thread runs the stages' own functions, one after the other. Each funct
 variables on the stack. LLVM promotes the variables to registers once it has inlined the stages.
 
 The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
-(``contraction.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
+(``total_builder.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
 operations of two stages that both have it. Which NaN an operation on NaNs gives is not specified, as in any kernel.
 
 A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are
@@ -21,7 +21,7 @@ from typing import TypeAlias, final
 
 from oxide.compiler.bounds.hoist import simplified
 from oxide.compiler.bounds.prove import words_of
-from oxide.compiler.elementwise.accesses import ITEMS
+from oxide.compiler.elementwise import ITEMS
 from oxide.compiler.elementwise.proof import addresses_in, element_form, guards_of
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
@@ -95,9 +95,7 @@ def adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
     lengths = [{words[1 + axis] for words in own_words} for axis in range(part.axes)]
     for test, (_, holds) in guards_of(function, position, lengths).items():
         replaced[test] = TRUE if holds else FALSE
-    for block in function.blocks.values():
-        block.instructions = [each for each in block.instructions if each not in replaced]
-    function.replace(replaced)
+    function.supersede(replaced)
     for place, call in enumerate(function.calls):
         _shift_site(call, first_site, f"%oxide.site.{place}")
     form.rename(function.symbol, symbol)
@@ -167,29 +165,38 @@ def passed_words(values: Sequence[Words]) -> str:
     return ", ".join(["ptr %context", *words])
 
 
+def shape_of(own: Sequence[Own], elements: str) -> tuple[str, str]:
+    """Returns the operands for the rows and the columns of the own values. ``elements`` is the operand for their number
+    if no value has two axes: the elements are then one row."""
+    shapes = [names_of(place, value)[1:] for place, value in own if len(value.types) == 3]
+    return (shapes[-1][0], shapes[-1][1]) if shapes else ("1", elements)
+
+
 def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
-    """Returns the IR of two functions: ``oxide.element``, which runs the stages for one element, and the fused kernel's
-    function, which a thread runs."""
+    """Returns the IR of the function that a thread runs, and of those that it calls: ``oxide.element``, which runs the
+    stages for one element, and ``oxide.elements.<count>``, which computes neighbouring elements."""
     own = [(place, value) for place, value in enumerate(values) if value.element]
-    shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     # Without a slice of two axes, row and column are not used, and LLVM removes their computation.
-    rows, columns = shapes[-1] if len(shapes[-1]) == 2 else ("1", *shapes[-1])
+    rows, columns = shape_of(own, next(names_of(place, value)[1] for place, value in own if value.types))
     passed = passed_words(values)
+    given = f"{passed}, {SHAPE}"
     axis = "\n".join(
         f"  %{name} = call i32 @oxide.register.{name}.x(ptr %context)\n  %{name}.wide = zext i32 %{name} to i64"
         for name in _REGISTERS
     )
-    allocas = "\n".join(f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(ITEMS))
     declared = "\n".join(f"declare i32 @oxide.register.{name}.x(ptr)" for name in _REGISTERS)
     return f"""
 {declared}
 declare i64 @llvm.smin.i64(i64, i64)
 
-{element_function("oxide.element", passed, own, calls)}
+{element_function(passed, own, calls)}
+
+{_elements(ITEMS, own, passed)}
+
+{_elements(1, own, passed)}
 
 define void @"{symbol}"({passed}) alwaysinline {{
 entry:
-{allocas}
 {axis}
   %before = mul nuw i64 %ctaid.wide, %ntid.wide
   %position = add i64 %before, %tid.wide
@@ -202,7 +209,7 @@ entry:
   br i1 %whole.exists, label %aligned.0, label %some
 {_alignments([(place, value) for place, value in own if value.read or value.written])}
 whole:
-{_whole(own, passed)}
+  call void @oxide.elements.{ITEMS}({given}, i64 %first)
   ret void
 some:
   %least = call i64 @llvm.smin.i64(i64 %n, i64 %end)
@@ -210,7 +217,7 @@ some:
   br i1 %any, label %next, label %done
 next:
   %i = phi i64 [ %first, %some ], [ %following, %next ]
-{_one(own, passed)}
+  call void @oxide.elements.1({given}, i64 %i)
   %following = add nuw nsw i64 %i, 1
   %more = icmp slt i64 %following, %least
   br i1 %more, label %next, label %done, !llvm.loop !0
@@ -223,12 +230,12 @@ done:
 """
 
 
-def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
-    """Returns the function that runs the stages for one element. ``calls`` are results of ``call_of``."""
+def element_function(passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
+    """Returns ``oxide.element``, which runs the stages for one element. ``calls`` are results of ``call_of``."""
     variables = "".join(f", ptr %v{place}" for place, _ in own)
     stages = "\n".join(calls)
     parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"
-    return f"""define internal void @{symbol}({parameters}) alwaysinline {{
+    return f"""define internal void @oxide.element({parameters}) alwaysinline {{
 {stages}
   ret void
 }}"""
@@ -241,9 +248,9 @@ Own: TypeAlias = tuple[int, Words]
 """The index of a value, and the value. Each thread accesses only its own elements of the value."""
 
 
-def alignment_of(value: Words) -> int:
-    """Returns the alignment of a vector of a slice's elements, in bytes."""
-    return min(VECTOR_BYTES, ITEMS * BYTES[value.element])
+def vector_alignment(kind: str, count: int) -> int:
+    """Returns the alignment in bytes of a vector of ``count`` elements."""
+    return min(VECTOR_BYTES, count * BYTES[kind])
 
 
 def _alignments(accessed: Sequence[Own]) -> str:
@@ -251,101 +258,87 @@ def _alignments(accessed: Sequence[Own]) -> str:
     return "\n".join(
         f"""aligned.{test}:
   %address.{place} = ptrtoint ptr %w{place}.0 to i64
-  %low.{place} = and i64 %address.{place}, {alignment_of(value) - 1}
+  %low.{place} = and i64 %address.{place}, {vector_alignment(value.element, ITEMS) - 1}
   %begins.{place} = icmp eq i64 %low.{place}, 0
   br i1 %begins.{place}, label %{f"aligned.{test + 1}" if test + 1 < len(accessed) else "whole"}, label %some"""
         for test, (place, value) in enumerate(accessed)
     )
 
 
-def _call_of_element(
-    symbol: str, own: Sequence[Own], passed: str, item: int, element: str, row: str, column: str
-) -> str:
-    variables = "".join(f", ptr %v{place}.{item}" for place, _ in own)
-    return f"  call void @{symbol}({passed}{variables}, {SHAPE}, i64 {element}, i64 {row}, i64 {column})"
-
-
-def _row_and_column(element: str, suffix: str) -> list[str]:
-    return [
-        f"  %row.{suffix} = udiv i64 {element}, %columns",
-        f"  %before.row.{suffix} = mul i64 %row.{suffix}, %columns",
-        f"  %column.{suffix} = sub i64 {element}, %before.row.{suffix}",
-    ]
-
-
-def _next_column(k: int) -> list[str]:
-    """Returns the code that computes row and column of the element after element ``k``, without a division, which would
-    take longer."""
-    return [
-        f"  %right.{k} = add i64 %column.{k}, 1",
-        f"  %wraps.{k} = icmp eq i64 %right.{k}, %columns",
-        f"  %column.{k + 1} = select i1 %wraps.{k}, i64 0, i64 %right.{k}",
-        f"  %down.{k} = zext i1 %wraps.{k} to i64",
-        f"  %row.{k + 1} = add i64 %row.{k}, %down.{k}",
-    ]
-
-
-def _cleared(own: Sequence[Own], item: int) -> Iterator[str]:
-    """Yields the code that initialises the variables whose elements are not loaded."""
+def variables(own: Sequence[Own], count: int) -> Iterator[str]:
+    """Yields the variables that hold ``count`` elements of each value."""
     for place, value in own:
-        if not value.read:
-            yield f"  store {value.element} zeroinitializer, ptr %v{place}.{item}"
+        yield from (f"  %v{place}.{k} = alloca {value.element}" for k in range(count))
 
 
-def computed(symbol: str, own: Sequence[Own], passed: str, count: int) -> Iterator[str]:
-    """Yields the code that runs the stages for ``count`` neighbouring elements, from element ``%first`` on, by calls of
-    the function ``symbol`` (``element_function``)."""
-    yield from _row_and_column("%first", "0")
+def loaded(place: int, value: Words, count: int, align: int, hint: str = "") -> Iterator[str]:
+    """Yields the code that loads ``count`` neighbouring elements of a value, from element ``%first`` on, into the
+    variables. Several elements are loaded as a vector."""
+    kind, vector = value.element, vector_of(value.element, count)
+    yield f"  %from.{place} = getelementptr {kind}, ptr %w{place}.0, i64 %first"
+    yield f"  %loaded.{place} = load {vector}, ptr %from.{place}, align {align}{hint}"
     for k in range(count):
-        yield from _cleared(own, k)
+        if count > 1:
+            yield f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}"
+        yield f"  store {kind} {f'%in.{place}.{k}' if count > 1 else f'%loaded.{place}'}, ptr %v{place}.{k}"
+
+
+def computed(own: Sequence[Own], passed: str, count: int) -> Iterator[str]:
+    """Yields the code that runs the stages for ``count`` neighbouring elements, from element ``%first`` on. Variables
+    whose elements are not loaded are initialised."""
+    yield "  %row.0 = udiv i64 %first, %columns"
+    yield "  %before.row = mul i64 %row.0, %columns"
+    yield "  %column.0 = sub i64 %first, %before.row"
+    for k in range(count):
+        for place, value in own:
+            if not value.read:
+                yield f"  store {value.element} zeroinitializer, ptr %v{place}.{k}"
+        addresses = "".join(f", ptr %v{place}.{k}" for place, _ in own)
         yield f"  %element.{k} = add i64 %first, {k}"
-        yield _call_of_element(symbol, own, passed, k, f"%element.{k}", f"%row.{k}", f"%column.{k}")
-        yield from _next_column(k)
+        places = f"i64 %element.{k}, i64 %row.{k}, i64 %column.{k}"
+        yield f"  call void @oxide.element({passed}{addresses}, {SHAPE}, {places})"
+        # Row and column of the next element, without a division, which would take longer.
+        yield f"  %right.{k} = add i64 %column.{k}, 1"
+        yield f"  %wraps.{k} = icmp eq i64 %right.{k}, %columns"
+        yield f"  %column.{k + 1} = select i1 %wraps.{k}, i64 0, i64 %right.{k}"
+        yield f"  %down.{k} = zext i1 %wraps.{k} to i64"
+        yield f"  %row.{k + 1} = add i64 %row.{k}, %down.{k}"
 
 
-def _whole(own: Sequence[Own], passed: str) -> str:
-    """Returns the code for four elements, which are loaded and stored as vectors."""
-    lines = []
+def collected(place: int, value: Words, count: int) -> Iterator[str]:
+    """Yields the code that reads the variables of a value as ``%result.<place>``, a vector if ``count`` is over 1."""
+    kind, vector, built = value.element, vector_of(value.element, count), "poison"
+    if count == 1:
+        yield f"  %result.{place} = load {kind}, ptr %v{place}.0"
+        return
+    for k in range(count):
+        result = f"%built.{place}.{k}" if k < count - 1 else f"%result.{place}"
+        yield f"  %out.{place}.{k} = load {kind}, ptr %v{place}.{k}"
+        yield f"  {result} = insertelement {vector} {built}, {kind} %out.{place}.{k}, i64 {k}"
+        built = result
+
+
+def vector_of(kind: str, count: int) -> str:
+    return f"<{count} x {kind}>" if count > 1 else kind
+
+
+def _elements(count: int, own: Sequence[Own], passed: str) -> str:
+    """Returns the function that computes ``count`` elements, which are loaded and stored as vectors."""
+    lines = [*variables(own, count)]
     for place, value in own:
-        if value.read or value.written:
-            lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
         if value.read:
-            vector = f"<{ITEMS} x {value.element}>"
-            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {alignment_of(value)}")
-            for k in range(ITEMS):
-                lines += [
-                    f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}",
-                    f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}",
-                ]
-    lines += computed("oxide.element", own, passed, ITEMS)
+            lines += loaded(place, value, count, vector_alignment(value.element, count))
+    lines += computed(own, passed, count)
     for place, value in own:
         if value.written:
-            vector, built = f"<{ITEMS} x {value.element}>", "poison"
-            for k in range(ITEMS):
-                lines += [
-                    f"  %out.{place}.{k} = load {value.element}, ptr %v{place}.{k}",
-                    f"  %built.{place}.{k} = insertelement {vector} {built}, {value.element} %out.{place}.{k}, i64 {k}",
-                ]
-                built = f"%built.{place}.{k}"
-            lines.append(f"  store {vector} {built}, ptr %at.{place}, align {alignment_of(value)}")
-    return "\n".join(lines)
-
-
-def _one(own: Sequence[Own], passed: str) -> str:
-    """Returns the code for the element ``%i``."""
-    before, after = [*_cleared(own, 0), *_row_and_column("%i", "i")], []
-    for place, value in own:
-        if value.read or value.written:
-            before.append(f"  %at.i.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %i")
-        if value.read:
-            before += [
-                f"  %in.{place} = load {value.element}, ptr %at.i.{place}, align {BYTES[value.element]}",
-                f"  store {value.element} %in.{place}, ptr %v{place}.0",
+            align = vector_alignment(value.element, count)
+            lines += collected(place, value, count)
+            lines += [
+                f"  %to.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first",
+                f"  store {vector_of(value.element, count)} %result.{place}, ptr %to.{place}, align {align}",
             ]
-        if value.written:
-            after += [
-                f"  %out.{place} = load {value.element}, ptr %v{place}.0",
-                f"  store {value.element} %out.{place}, ptr %at.i.{place}, align {BYTES[value.element]}",
-            ]
-    called = _call_of_element("oxide.element", own, passed, 0, "%i", "%row.i", "%column.i")
-    return "\n".join([*before, called, *after])
+    body = "\n".join(lines)
+    return (
+        f"define internal void @oxide.elements.{count}({passed}, {SHAPE}, i64 %first) alwaysinline {{\n{body}\n"
+        "  ret void\n}"
+    )

@@ -29,9 +29,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from oxide.compiler.declaration.description import LaunchNeeds
-from oxide.compiler.elementwise.accesses import ITEMS, Elementwise, OwnAccess
+from oxide.compiler.elementwise import ITEMS, Elementwise, OwnAccess
 from oxide.compiler.ir.parameters import argument_types, element_type
-from oxide.compiler.ir.spelling import identifier
+from oxide.compiler.ir.values import identifier
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing
@@ -224,15 +224,7 @@ class Fusion:
 
     @cached_property
     def values(self) -> tuple[_Value, ...]:
-        """Returns the values of all stages. Raises ``NotFused``, also if nothing needs any output."""
-        if not any(value.stored for value in self.accessed):
-            raise NotFused(self.name, "nothing needs any of its outputs")
-        return self.accessed
-
-    @cached_property
-    def accessed(self) -> tuple[_Value, ...]:
-        """Returns the values of all stages, even if nothing needs any output. Raises ``NotFused`` for any other
-        reason."""
+        """Returns the values of all stages. Raises ``NotFused``."""
         found: dict[int, _Value] = {}
         for stage in self.stages:
             self._add(stage, found)
@@ -280,7 +272,7 @@ class Fusion:
     @cached_property
     def passed(self) -> tuple[_Value, ...]:
         """Returns the values that a launch passes, in the order of the parameters."""
-        return tuple(value for value in self.accessed if value.is_passed)
+        return tuple(value for value in self.values if value.is_passed)
 
     @cached_property
     def parameters(self) -> tuple[Closed, ...]:
@@ -290,8 +282,10 @@ class Fusion:
     @cached_property
     def contracts(self) -> tuple[str, ...]:
         """Returns the contracts of the fused kernel: equal sizes of its own arrays, and the contracts of the stages.
-        Raises ``NotFused``."""
-        by_number = {value.number: value for value in self.values}  # evaluated first: it raises if no output is needed
+        Raises ``NotFused``, also if nothing needs any output."""
+        if not any(value.stored for value in self.values):
+            raise NotFused(self.name, "nothing needs any of its outputs")
+        by_number = {value.number: value for value in self.values}
         first, *others = (value for value in self.passed if value.own)
         texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)
         matrix, *matrices = [value for value in (first, *others) if value.ndim == 2] or [first]
@@ -324,9 +318,9 @@ class Fusion:
     @property
     def bindings(self) -> tuple[str, ...]:
         """Returns texts that are equal for two fusions if both bind the stages' parameters in the same way."""
-        places = {value.number: place for place, value in enumerate(self.accessed)}
+        places = {value.number: place for place, value in enumerate(self.values)}
         bound = (str([places[number] for number in stage.values]) for stage in self.stages)
-        return *bound, str([place for place, value in enumerate(self.accessed) if value.written and not value.stored])
+        return *bound, str([place for place, value in enumerate(self.values) if value.written and not value.stored])
 
     def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
         """Returns the IR of the fused kernel, and where each check is done."""
@@ -336,13 +330,17 @@ class Fusion:
         symbol = "oxide.fused." + identifier(self.name)
         return compose(self.name, symbol, parts, words), placements
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Returns the index of each value among the ``Words``, by its number. Those that a launch passes come first."""
+        ordered = sorted(self.values, key=lambda value: not value.is_passed)
+        return {value.number: place for place, value in enumerate(ordered)}
+
     def composed(self) -> tuple[list[Part], list[Words], tuple[Placement, ...]]:
         """Returns the stages as IR, a ``Words`` for each value, and where each check is done."""
         from .composition import Part, Words
 
-        places = {value.number: place for place, value in enumerate(self.passed)}
-        for value in self.accessed:
-            places.setdefault(value.number, len(places))
+        places = self.places
         types: dict[int, tuple[str, ...]] = {}
         parts: list[Part] = []
         placements: list[Placement] = []
@@ -363,7 +361,7 @@ class Fusion:
                 value.read,
                 value.stored,
             )
-            for value in sorted(self.accessed, key=lambda value: places[value.number])
+            for value in sorted(self.values, key=lambda value: places[value.number])
         ]
         return parts, words, tuple(placements)
 
@@ -397,7 +395,7 @@ class Prologue:
     @cached_property
     def computed(self) -> dict[str, int]:
         """Returns the numbers of the computed values, by the consumer's parameters."""
-        written = {value.number for value in self.chain.accessed if value.written}
+        written = {value.number for value in self.chain.values if value.written}
         pairs = zip(self.consumer.special.parameters, self.consumer.values, strict=True)
         return {parameter.name: number for parameter, number in pairs if number in written}
 
@@ -427,7 +425,7 @@ class Prologue:
     @property
     def bindings(self) -> tuple[str, ...]:
         """Returns texts that are equal for two prologues if both bind the parameters in the same way."""
-        places = {value.number: place for place, value in enumerate(self.chain.accessed)}
+        places = {value.number: place for place, value in enumerate(self.chain.values)}
         aligned = sorted(place for number, place in places.items() if number in self.aligned)
         computed = {name: places[number] for name, number in self.computed.items()}
         return "prologue", *self.chain.bindings, str(computed), str(aligned)
@@ -437,10 +435,9 @@ class Prologue:
         from .prologue import Refused, compute_at_reads
 
         parts, words, _ = self.chain.composed()
-        order = [value.number for value in self.chain.passed]
-        order += [value.number for value in self.chain.accessed if value.number not in order]
-        computed = {name: order.index(number) for name, number in self.computed.items()}
-        aligned = frozenset(place for place, number in enumerate(order) if number in self.aligned)
+        places = self.chain.places
+        computed = {name: places[number] for name, number in self.computed.items()}
+        aligned = frozenset(place for number, place in places.items() if number in self.aligned)
         special = self.consumer.special
         try:
             made = compute_at_reads(

@@ -16,7 +16,7 @@ from typing import final
 
 from oxide.compiler.bounds.hoist import simplified
 from oxide.compiler.bounds.prove import words_of
-from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.module import Function, Module, reached
 from oxide.compiler.ir.parameters import element_type
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
@@ -41,23 +41,24 @@ from oxide.compiler.signature.signature import Closed, Parameter
 
 from .composition import (
     BYTES,
-    VECTOR_BYTES,
     Own,
     Part,
     Words,
     adopt,
     call_of,
+    collected,
     computed,
     element_function,
-    names_of,
+    loaded,
     passed_words,
+    shape_of,
+    variables,
+    vector_alignment,
+    vector_of,
 )
 
 MOST_LOADS = 8
 """The most loads of a slice in a kernel's code. Each load gets a copy of the stages."""
-
-_ELEMENT = "oxide.prologue.element"
-"""The function that runs the stages for one element."""
 
 _MOST_INSTRUCTIONS = 4000
 """The most instructions that the copies of the stages add to a kernel."""
@@ -146,26 +147,16 @@ def _loads(function: Function, address: Argument, kind: str) -> list[Load]:
 
 def _registers(pointer: Value) -> frozenset[str]:
     """Returns the thread coordinates that a value is computed from."""
-    found: set[str] = set()
-    seen: set[Value] = set()
-    pending = [pointer]
-    while pending:
-        value = pending.pop()
-        if not isinstance(value, Instruction) or value in seen:
-            continue
-        seen.add(value)
-        register = register_of(value)
-        if register:
-            found.add(register)
-            continue
+
+    def sources(value: Value) -> list[Value]:
         match value:
-            case Load():
-                continue
             case Select(left=left, right=right):
-                pending += [left, right]
-            case _:
-                pending += [operand for operand in value.operands if not isinstance(operand, Block)]
-    return frozenset(found)
+                return [left, right]
+            case Instruction() if not isinstance(value, Load) and not register_of(value):
+                return [operand for operand in value.operands if not isinstance(operand, Block)]
+        return []
+
+    return frozenset(filter(None, map(register_of, reached(pointer, sources))))
 
 
 def compute_at_reads(
@@ -204,7 +195,7 @@ def compute_at_reads(
     own = [(place, value) for place, value in enumerate(values) if value.element]
     passed = passed_words(values)
     module.adopt(stages)
-    texts = {_ELEMENT: element_function(_ELEMENT, passed, own, calls)}
+    texts = {"oxide.element": element_function(passed, own, calls)}
     fresh = (f"%oxide.fused.at.{count}" for count in range(10**9))
     added = 0
     for parameter, place in computed.items():
@@ -280,41 +271,16 @@ def _loaded(
     """Returns the function that computes ``lanes`` neighbouring elements of the value number ``result``. The function's
     last parameters are the value's number of elements and the index of the first element to compute. The first
     element's index is a multiple of ``multiple`` if the value begins at a multiple of 16 bytes."""
-    shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
-    matrix = bool(shapes) and len(shapes[-1]) == 2
-    rows, columns = shapes[-1] if matrix else ("1", "%n")
-    lines = [f"  %rows = add i64 {rows}, 0", f"  %columns = add i64 {columns}, 0"]
-    lines += [f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(lanes)]
-    hint = ", !oxide.streaming !0" * streams
+    rows, columns = shape_of(own, "%n")
+    lines = [f"  %rows = add i64 {rows}, 0", f"  %columns = add i64 {columns}, 0", *variables(own, lanes)]
     for place, value in own:
-        if not value.read:
-            continue
-        size = BYTES[value.element]
-        lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
-        whole = lanes > 1 and place in aligned
-        if whole:
-            vector = f"<{lanes} x {value.element}>"
-            natural = min(VECTOR_BYTES, lanes * size)
-            width = min(natural, max(1, multiple) * size)
-            streamed = hint if width == natural else ""
-            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {width}{streamed}")
-        for k in range(lanes):
-            if whole:
-                lines.append(f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}")
-            else:
-                lines += [
-                    f"  %at.{place}.{k} = getelementptr {value.element}, ptr %at.{place}, i64 {k}",
-                    f"  %in.{place}.{k} = load {value.element}, ptr %at.{place}.{k}, align {size}",
-                ]
-            lines.append(f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}")
-    lines += computed(_ELEMENT, own, passed, lanes)
-    kind, built = values[result].element, "poison"
-    for k in range(lanes):
-        lines.append(f"  %out.{k} = load {kind}, ptr %v{result}.{k}")
-        if lanes > 1:
-            lines.append(f"  %built.{k} = insertelement <{lanes} x {kind}> {built}, {kind} %out.{k}, i64 {k}")
-            built = f"%built.{k}"
-    type_ = f"<{lanes} x {kind}>" if lanes > 1 else kind
-    lines.append(f"  ret {type_} {built if lanes > 1 else '%out.0'}")
-    body = "\n".join(lines)
+        if value.read:
+            size, natural = BYTES[value.element], vector_alignment(value.element, lanes)
+            width = min(natural, max(1, multiple) * size) if place in aligned else size
+            hint = ", !oxide.streaming !0" if streams and lanes > 1 and width == natural else ""
+            lines += loaded(place, value, lanes, width, hint)
+    lines += computed(own, passed, lanes)
+    lines += collected(result, values[result], lanes)
+    type_ = vector_of(values[result].element, lanes)
+    body = "\n".join([*lines, f"  ret {type_} %result.{result}"])
     return f"define internal {type_} @{symbol}({passed}, i64 %n, i64 %first) alwaysinline {{\n{body}\n}}\n"

@@ -5,7 +5,7 @@ The classes have the methods and attributes that kernels use, and check an acces
 compiled code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory. A class
 has more methods than the front end lets a kernel call.
 
-In views, strides, positions and sizes are signed 64-bit integers, as in compiled code. A ``u64`` of 2**63 or more
+In views, positions and sizes are signed 64-bit integers, as in compiled code. A ``u64`` of 2**63 or more
 becomes negative, and so it is out of bounds.
 """
 
@@ -452,42 +452,6 @@ class TileRef:
 
     def __repr__(self) -> str:
         return f"<{self._what}{': None' if self.is_none else ''}>"
-
-
-@final
-class MatrixView:
-    def __init__(self, matrix: Array, stride: int) -> None:
-        self._matrix, self._stride = matrix, _signed(stride)
-
-    def row(self, i: int, k: int) -> VectorView:
-        i, k = _signed(i), _signed(k)
-        bad = self._problem(i, 0, 1, k)
-        return VectorView(self._matrix, i * self._stride, k, 1, bad)
-
-    def col(self, j: int, k: int) -> VectorView:
-        j, k = _signed(j), _signed(k)
-        bad = self._problem(0, j, k, 1)
-        return VectorView(self._matrix, j, k, self._stride, bad)
-
-    def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
-        row, col, rows, cols = map(_signed, (row, col, rows, cols))
-        bad = self._problem(row, col, rows, cols)
-        return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
-
-    def _problem(self, row: int, col: int, rows: int, cols: int) -> tuple[Any, ...] | None:
-        """Returns the fault to report when the view is used, or None if the view is in bounds. The fault is a name, an
-        index, a length, a place in the source and an axis."""
-        stride, name, length = self._stride, self._matrix.shown, len(self._matrix)
-        across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
-        down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= length)
-        if across and down:
-            return None
-        if not across:
-            least = cols if cols < 0 else col
-            return f"a row of {name}", least if least < 0 else col + cols - 1, max(stride, 0), here(), None
-        if row < 0 or rows < 0:
-            return name, row if row < 0 else rows, length, here(), None
-        return name, min((row + rows - 1) * stride + col + cols - 1, _GREATEST), length, here(), None
 
 
 class _View:

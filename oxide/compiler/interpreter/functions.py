@@ -25,7 +25,7 @@ from oxide.language.types import SCALARS
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .arrays import MatrixView, ThreadIndex, declared_array, dynamic_array, zip_exact
+from .arrays import ThreadIndex, declared_array, dynamic_array, zip_exact
 from .tensor import nothing, simple
 from .threads import Leave, Meeting, current, here
 
@@ -295,7 +295,6 @@ _MAKERS: dict[Any, Maker] = {
     SharedArray: _shared,
     LocalArray: _local,
     DynamicSharedArray: _dynamic,
-    views.MatrixView: simple(MatrixView),
     views.zip_exact: simple(zip_exact),
     **tensor.MAKERS,
 }

@@ -7,29 +7,21 @@ give the ordering, as the mappings of C++ atomics to PTX and to x86 do.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from oxide.compiler.primitives import reductions
 from oxide.language.types import NARROW, SCALARS
-
-from .primitives import declared_once
 
 _SCOPES = {"block": 'syncscope("block") ', "device": 'syncscope("device") ', "system": ""}
 _ORDERINGS = {1: "acquire", 2: "release", 3: "acq_rel", 4: "seq_cst"}
 
 
-def definitions(symbols: Collection[str]) -> str:
-    """Returns definitions of the atomic operations and fences among a kernel's symbols."""
-    operations = sorted(symbol for symbol in symbols if symbol.startswith("oxide.atomic."))
-    fences = sorted(symbol for symbol in symbols if symbol.startswith("oxide.fence."))
-    conversions = "\n".join(
-        f"declare float @oxide.{kind}.widen(i16)\ndeclare i16 @oxide.{kind}.narrow(float)"
-        for kind in NARROW
-        if any(symbol.split(".")[3] == kind for symbol in operations)
-    )
-    texts = [_operation(symbol, *symbol.split(".")[2:]) for symbol in operations]
-    texts += [_fence(symbol, *symbol.split(".")[2:]) for symbol in fences]
-    return declared_once("\n".join([conversions, *texts]))
+def definition(symbol: str) -> str | None:
+    """Returns the IR that defines an atomic operation or a fence, or None for any other function."""
+    match symbol.split("."):
+        case "oxide", "atomic", *parts:
+            return _operation(symbol, *parts)
+        case "oxide", "fence", scope, ordering:
+            return _fence(symbol, scope, ordering)
+    return None
 
 
 def _types(kind: str) -> tuple[str, str, int]:
@@ -66,11 +58,17 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
             f"  store atomic {bits} %bits, ptr %at {where}monotonic, align {size}\n{last}  ret void\n}}"
         )
     end = f"{after}  %old = bitcast {bits} %old.bits to {name}\n  ret {name} %old\n}}"
-    if kind in NARROW and operation == "fadd":
-        return f"define {name} @{symbol}{head}{_half_sum(kind, scope, after)}"
-    if scope == "system" and operation != "compare_exchange":
-        # In PTX, LLVM gives every read-modify-write device scope, but a compare-exchange keeps its scope.
-        return f"{_declaration(operation, kind)}define {name} @{symbol}{head}{_loop(operation, kind, after)}"
+    if kind == "f16" and operation == "fadd" and scope != "system":
+        return (
+            f"define i16 @{symbol}{head}  %number = bitcast i16 %value to half\n"
+            f"  %before = atomicrmw fadd ptr %at, half %number {where}monotonic, align 2\n"
+            f"{after}  %old = bitcast half %before to i16\n  ret i16 %old\n}}"
+        )
+    if (kind in NARROW and operation == "fadd") or (scope == "system" and operation != "compare_exchange"):
+        # Few processors can add bf16 atomically. In PTX, LLVM gives every read-modify-write device scope, but a
+        # compare-exchange keeps its scope.
+        declared, computed = _computed(operation, kind)
+        return f"{declared}\ndefine {name} @{symbol}{head}{_loop(computed, kind, where, after)}"
     if operation == "exchange":
         return (
             f"define {name} @{symbol}{head}{given}"
@@ -90,59 +88,40 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
     )
 
 
-def _half_sum(kind: str, scope: str, after: str) -> str:
-    """Returns the body of an atomic addition of 16-bit floats: one instruction for f16, and a loop for bf16, which few
-    processors can add atomically. At system scope both are loops."""
-    if kind == "f16" and scope != "system":
-        return f"""  %number = bitcast i16 %value to half
-  %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2
-{after}  %old = bitcast half %before to i16
-  ret i16 %old
-}}"""
-    return f"""  %more = call float @oxide.{kind}.widen(i16 %value)
-  %first = load atomic i16, ptr %at monotonic, align 2
-  br label %try
-try:
-  %seen = phi i16 [ %first, %0 ], [ %found, %try ]
-  %wide = call float @oxide.{kind}.widen(i16 %seen)
-  %sum = fadd float %wide, %more
-  %new = call i16 @oxide.{kind}.narrow(float %sum)
-  %both = cmpxchg ptr %at, i16 %seen, i16 %new {_SCOPES[scope]}monotonic monotonic, align 2
-  %found = extractvalue {{ i16, i1 }} %both, 0
-  %swapped = extractvalue {{ i16, i1 }} %both, 1
-  br i1 %swapped, label %done, label %try
-done:
-{after}  ret i16 %seen
-}}"""
-
-
-def _loop(operation: str, kind: str, after: str) -> str:
-    """Returns the body of a read-modify-write with system scope, as a loop around a compare-exchange."""
-    name, bits, size = _types(kind)
+def _computed(operation: str, kind: str) -> tuple[str, str]:
+    """Returns the declarations and the lines that compute ``%new.bits`` from the numbers ``%old`` and ``%value``."""
+    name, bits, _ = _types(kind)
     operator = operation.removeprefix("f") if kind[0] == "f" else operation
+    if kind in NARROW and operation == "fadd":
+        return (
+            f"declare float @oxide.{kind}.widen(i16)\ndeclare i16 @oxide.{kind}.narrow(float)",
+            f"""  %more = call float @oxide.{kind}.widen(i16 %value)
+  %wide = call float @oxide.{kind}.widen(i16 %old)
+  %sum = fadd float %wide, %more
+  %new.bits = call i16 @oxide.{kind}.narrow(float %sum)""",
+        )
     if operation == "exchange":
-        computed = f"  %new.bits = bitcast {name} %value to {bits}"
-    elif operator == "sub":
-        instruction = "fsub" if kind[0] == "f" else "sub"
-        computed = f"  %new = {instruction} {name} %old, %value\n  %new.bits = bitcast {name} %new to {bits}"
+        return "", f"  %new.bits = bitcast {name} %value to {bits}"
+    if operator == "sub":
+        line = f"  %new = {'fsub' if kind[0] == 'f' else 'sub'} {name} %old, %value"
     else:
         line = reductions.combine(operator, kind, "%new", "%old", "%value")
-        computed = f"{line}\n  %new.bits = bitcast {name} %new to {bits}"
+    return reductions.declaration(operator, kind), f"{line}\n  %new.bits = bitcast {name} %new to {bits}"
+
+
+def _loop(computed: str, kind: str, where: str, after: str) -> str:
+    """Returns the body of a read-modify-write as a loop around a compare-exchange."""
+    name, bits, size = _types(kind)
     return f"""  %first = load atomic {bits}, ptr %at monotonic, align {size}
   br label %try
 try:
   %seen = phi {bits} [ %first, %0 ], [ %found, %try ]
   %old = bitcast {bits} %seen to {name}
 {computed}
-  %both = cmpxchg ptr %at, {bits} %seen, {bits} %new.bits monotonic monotonic, align {size}
+  %both = cmpxchg ptr %at, {bits} %seen, {bits} %new.bits {where}monotonic monotonic, align {size}
   %found = extractvalue {{ {bits}, i1 }} %both, 0
   %swapped = extractvalue {{ {bits}, i1 }} %both, 1
   br i1 %swapped, label %done, label %try
 done:
 {after}  ret {name} %old
 }}"""
-
-
-def _declaration(operation: str, kind: str) -> str:
-    operator = operation.removeprefix("f") if kind[0] == "f" else operation
-    return f"{reductions.declaration(operator, kind)}\n"

@@ -7,12 +7,12 @@ it was when the ``ControlFlow`` was created.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from .module import Function
-from .values import Block, Instruction, Phi, Value
+from .module import Function, copy_blocks, reached
+from .values import Block, Value
 
 
 @final
@@ -90,13 +90,7 @@ class ControlFlow:
         return ordered
 
     def _body(self, header: Block, latch: Block) -> set[Block]:
-        blocks, pending = {header}, [latch]
-        while pending:
-            block = pending.pop()
-            if block not in blocks:
-                blocks.add(block)
-                pending += self.predecessors[block]
-        return blocks
+        return {header, *reached(latch, lambda block: [] if block is header else self.predecessors[block])}
 
     def _dominator_spans(self) -> dict[Block, tuple[int, int]]:
         """Returns, for each reachable block, its preorder number in the dominator tree and the first number after its
@@ -156,49 +150,28 @@ def postorder(
             pending.pop()
 
 
-def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]:
-    """Adds a copy of a loop, to which no block branches yet. The copy exits to the same blocks as the loop, and their
-    phis get its values.
-
-    Returns a map from each block and instruction of the loop to its copy. The copies' names end in the suffix. The
-    copies of latches have no loop metadata.
+def copy_loop(function: Function, loop: Loop, suffix: str) -> Loop:
+    """Adds a copy of a loop, to which no block branches yet, and returns it. The copy exits to the same blocks as the
+    loop, and their phis get its values. The copies' names end in the suffix, and their latches have no loop metadata.
     """
     ordered = [block for block in function.blocks.values() if block in loop.blocks]
-    copies: dict[Value, Value] = {block: Block(suffixed(block.name, suffix)) for block in ordered}
-    for block in ordered:
-        copied = copies[block]
-        assert isinstance(copied, Block)
-        for instruction in block.instructions:
-            copy = instruction.copy({}, suffixed(instruction.name, suffix) if instruction.name else "")
-            copied.append(copy)
-            copies[instruction] = copy
-    for block in ordered:
-        copied = copies[block]
-        assert isinstance(copied, Block)
-        for instruction in copied.instructions:
-            instruction.replace_operands(copies)
+    copies: dict[Value, Value] = {}
+    blocks = copy_blocks(ordered, copies, suffix)
+    for copied in blocks.values():
         function.add(copied)
     for inner in loop.within():
-        latch = copies[inner.latch.terminator]
-        assert isinstance(latch, Instruction)
-        latch.metadata.pop("!llvm.loop", None)
+        blocks[inner.latch].terminator.metadata.pop("!llvm.loop", None)
     exits = {target: None for block in ordered for target in block.successors if target not in loop.blocks}
     for target in exits:
         for phi in target.phis:
-            phi.incoming = [*phi.incoming, *_from_copies(phi, copies, loop.blocks)]
-    return copies
+            added = [(copies.get(value, value), blocks[block]) for value, block in phi.incoming if block in blocks]
+            phi.incoming = [*phi.incoming, *added]
 
+    def copied_loop(each: Loop, parent: Loop | None) -> Loop:
+        preheader = blocks.get(each.preheader, each.preheader)
+        inside = {blocks[block] for block in each.blocks}
+        result = Loop(blocks[each.header], blocks[each.latch], preheader, inside, parent)
+        result.children = [copied_loop(child, result) for child in each.children]
+        return result
 
-def _from_copies(phi: Phi, copies: Mapping[Value, Value], blocks: set[Block]) -> Iterator[tuple[Value, Block]]:
-    """Yields the entries that a phi of an exit block gets for the loop's copy: each value with the block of the copy
-    that branches to the exit."""
-    for value, block in phi.incoming:
-        if block in blocks:
-            copied = copies[block]
-            assert isinstance(copied, Block)
-            yield copies.get(value, value), copied
-
-
-def suffixed(name: str, suffix: str) -> str:
-    """Appends a suffix to a name, inside its quotes if it has any."""
-    return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix
+    return copied_loop(loop, loop.parent)

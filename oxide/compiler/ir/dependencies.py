@@ -14,7 +14,7 @@ from oxide.compiler.primitives.effects import Effect, having
 from oxide.compiler.source.source import located_in
 
 from .llvm import host_machine, host_target, portable_module, run_passes
-from .module import Function
+from .module import Function, reached
 from .parser import parse
 from .portable import PortableKernel
 from .recognise import called
@@ -73,50 +73,45 @@ def _waits(instruction: Instruction) -> bool:
 
 def _entered_early(function: Function) -> set[Block]:
     """Returns the blocks that some path from the entry reaches without a call that waits."""
-    found, open_ends = {function.entry}, [function.entry]
-    while open_ends:
-        block = open_ends.pop()
-        if not any(map(_waits, block.instructions)):
-            open_ends += [target for target in block.successors if target not in found]
-            found.update(block.successors)
-    return found
+    return set(reached(function.entry, lambda block: [] if any(map(_waits, block.instructions)) else block.successors))
 
 
 def _reaches_device(instruction: Instruction) -> bool:
     """Returns whether an instruction may access memory that other kernels write."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer):
-            return _may_be_device(pointer, set())
+            return _may_be_device(pointer)
         case Atomic():
-            return _may_be_device(instruction.operands[0], set())
+            return _may_be_device(instruction.operands[0])
         case Call():
             symbol = called(instruction)
             if not symbol.startswith(_LOCAL):
                 return not symbol.startswith("oxide.atomic.") or any(
-                    each.type == "ptr" and _may_be_device(each, set()) for each in instruction.arguments[:1]
+                    each.type == "ptr" and _may_be_device(each) for each in instruction.arguments[:1]
                 )
             if symbol.startswith("llvm.mem"):
-                return any(each.type == "ptr" and _may_be_device(each, set()) for each in instruction.arguments)
+                return any(each.type == "ptr" and _may_be_device(each) for each in instruction.arguments)
     return False
 
 
-def _may_be_device(pointer: Value, seen: set[Value]) -> bool:
+def _may_be_device(pointer: Value) -> bool:
     """Returns whether a pointer may lead to device memory. Stack variables, shared memory and constants are not device
     memory."""
-    if pointer in seen:
-        return False
-    seen.add(pointer)
+    return any(
+        not _sources(root)
+        and not isinstance(root, Alloca | Constant)
+        and not called(root).startswith(("oxide.shared.", "oxide.cluster.map"))
+        for root in reached(pointer, _sources)
+    )
+
+
+def _sources(pointer: Value) -> list[Value]:
+    """Returns the pointers that a pointer is computed from, or [] if it is computed from none."""
     match pointer:
-        case Alloca() | Constant():
-            return False
-        case GetElementPtr(pointer=base):
-            return _may_be_device(base, seen)
-        case Cast(opcode="bitcast" | "addrspacecast") | Operation(opcode="freeze"):
-            return _may_be_device(pointer.operands[0], seen)
+        case GetElementPtr() | Cast(opcode="bitcast" | "addrspacecast") | Operation(opcode="freeze"):
+            return pointer.operands[:1]
         case Phi():
-            return any(_may_be_device(each, seen) for each, _ in pointer.incoming)
+            return pointer.operands[::2]
         case Select(left=left, right=right):
-            return _may_be_device(left, seen) or _may_be_device(right, seen)
-        case Call():
-            return not called(pointer).startswith(("oxide.shared.", "oxide.cluster.map"))
-    return True
+            return [left, right]
+    return []

@@ -17,9 +17,8 @@ from oxide.errors import CompileError
 from oxide.language.narrow import bits_of
 from oxide.language.types import NARROW, ScalarType
 
-from .control_flow import suffixed
 from .module import Module
-from .values import Call, Cast, Value
+from .values import Call, Cast, Value, suffixed
 
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. On the CPU, the two functions of libdevice call these
@@ -53,23 +52,6 @@ _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
 """Rounds to nearest by adding half a unit of the last of the upper 19 bits. The carry makes a number beyond the
 greatest infinite."""
 
-_ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
-  %near = fptrunc double %x to float
-  %back = fpext float %near to double
-  %size = call double @llvm.fabs.f64(double %x)
-  %size.back = call double @llvm.fabs.f64(double %back)
-  %over = fcmp ogt double %size.back, %size
-  %inexact = fcmp one double %back, %x
-  %bits = bitcast float %near to i32
-  %less = sub i32 %bits, 1
-  %toward.zero = select i1 %over, i32 %less, i32 %bits
-  %odd = or i32 %toward.zero, 1
-  %result = select i1 %inexact, i32 %odd, i32 %bits
-  %number = bitcast i32 %result to float
-  ret float %number
-}
-declare double @llvm.fabs.f64(double)"""
-
 
 def hide_integers(module: Module) -> None:
     """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that an
@@ -85,28 +67,19 @@ def hide_integers(module: Module) -> None:
                     cast.name = suffixed(cast.name, ".counted")
 
 
-def portable_definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions that are the same for both back ends, for a kernel with these symbols."""
-    return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
+def check_f16(kernel: str, symbols: Collection[str], target: Target) -> None:
+    """Raises ``CompileError`` for f16 on an x86 CPU that lacks the instructions for f16 (F16C)."""
+    import platform
+
+    is_x86 = target.kind == "native" and platform.machine() in ("x86_64", "AMD64")
+    if is_x86 and "+f16c" not in target.features and any(symbol.startswith(_F16) for symbol in symbols):
+        raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
 
 
-def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
-    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on an x86 CPU that lacks the instructions for
-    f16 (F16C)."""
-    texts = [_by_bits(scalar) for name, scalar in NARROW.items() if name != "f16" and _uses(name, symbols)]
-    if TF32 in symbols:
-        texts.append(_TF32_BY_BITS)
-    if any(symbol.startswith(_F16) for symbol in symbols):
-        if "x86" in _family(target) and "+f16c" not in target.features:
-            raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
-        texts += [_instructions("f16", "half"), _COUNTED]
-    texts += _pairs(symbols, 0)
-    return "\n".join(texts)
-
-
-def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU. They are instructions where the compute capability has them: for tf32 from 8.0
-    on, for narrow floats as their entry says. Otherwise they are integer operations."""
+def definitions(symbols: Collection[str], capability: int) -> str:
+    """Returns the conversions for a GPU of a compute capability, or for the CPU, whose capability is 0. They are
+    instructions where the compute capability has them: for tf32 from 8.0 on, for narrow floats as their entry says.
+    Otherwise they are integer operations. Every device has the instructions for f16."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     for name, scalar in NARROW.items():
         if name == "f16" or not _uses(name, symbols):
@@ -145,12 +118,6 @@ def _pairs(symbols: Collection[str], capability: int) -> Iterator[str]:
 
 def _uses(name: str, symbols: Collection[str]) -> bool:
     return any(symbol.startswith(f"oxide.{name}.") for symbol in symbols)
-
-
-def _family(target: Target) -> str:
-    import platform
-
-    return platform.machine().replace("AMD64", "x86_64") if target.kind == "native" else ""
 
 
 def _instructions(name: str, kind: str) -> str:

@@ -1,8 +1,17 @@
-"""LLVM's target machines, the optimisation pipeline of both back ends, and runs of selected passes."""
+"""LLVM as both back ends use it: target machines, linking, the optimisation pipeline and runs of selected passes. Also
+the IR that LLVM is given as text: templates from ``.ll`` files of the package.
+
+``<record.field>`` in a template stands for a field's offset in a record of ``driver/records.py``, and
+``<record.sizeof>`` for the record's size. ``{{field}}`` and ``{{field[index]}}`` stand for addresses. Other names in
+angle brackets or braces are for a back end to fill in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import llvmlite.binding as llvm
@@ -10,6 +19,7 @@ from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
 from oxide.driver.base import Target
+from oxide.driver.records import RECORDS
 from oxide.host.locks import new_lock, unheld
 
 
@@ -69,10 +79,19 @@ def portable_module(text: str) -> Any:
     return llvm.parse_assembly(_LAYOUT + text)
 
 
+def link(texts: Iterable[str]) -> Any:
+    """Links several modules into one and verifies it."""
+    first, *rest = (llvm.parse_assembly(text) for text in texts)
+    for module in rest:
+        first.link_in(module)
+    first.verify()
+    return first
+
+
 def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None:
     """Runs LLVM's O3 on a module in which ``exported`` is the only function called from outside. ``packing`` combines
     similar instructions of one thread into vectors (LLVM's SLP)."""
-    _keep_inside(module, exported)
+    keep_inside(module, exported)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.slp_vectorization = packing
@@ -84,7 +103,7 @@ def optimise(module: Any, machine: Any, exported: str, *, packing: bool) -> None
 
 def simplify(module: Any, machine: Any, exported: str) -> None:
     """Inlines calls and promotes memory to registers, in a third of ``optimise``'s time, for rarely run code."""
-    _keep_inside(module, exported)
+    keep_inside(module, exported)
     passes = ("always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine")
     run_passes(module, machine, [*passes, "simplify_cfg"])
 
@@ -111,7 +130,67 @@ def _run(manager: Any, module: Any, builder: Any) -> None:
             manager.detach()
 
 
-def _keep_inside(module: Any, exported: str) -> None:
+def keep_inside(module: Any, exported: str) -> None:
+    """Makes all functions but one internal, so that LLVM drops them once they are inlined."""
     for function in module.functions:
         if not function.is_declaration and function.name != exported:
             function.linkage = "internal"
+
+
+# IR as text
+
+_OFFSET = re.compile(r"<(\w+)\.([\w.]+(?:\[\d+\])?)>")
+
+
+@functools.cache
+def ir_file(module: str, name: str) -> str:
+    """Returns the text of ``name``, a file in the directory of the module whose ``__file__`` is ``module``.
+
+    The records' offsets are filled in. Raises ``LookupError`` for a record or a field that does not exist."""
+    return with_offsets(Path(module).with_name(name).read_text(encoding="utf-8"), name)
+
+
+def with_offsets(text: str, name: str) -> str:
+    """Returns IR with the records' offsets filled in. Raises ``LookupError`` for a record or a field that does not
+    exist. ``name`` is the IR's file, for the error."""
+
+    def offset(found: re.Match[str]) -> str:
+        record, field = found.groups()
+        if record not in RECORDS:
+            raise LookupError(f"{name}: {found[0]} names no record; the records are {', '.join(RECORDS)}")
+        layout = RECORDS[record]
+        try:
+            return str(layout.size if field == "sizeof" else layout.offset(field))
+        except LookupError as error:
+            raise LookupError(f"{name}: {found[0]}: {error}") from None
+
+    return _OFFSET.sub(offset, text)
+
+
+def with_addresses(text: str, address: Callable[[str, str, str], str]) -> str:
+    """Returns IR with the addresses of fields filled in. ``address`` takes the name of a result, a field and an index,
+    which may be "", and returns the line that computes the result."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        while "{{" in line:
+            before, _, rest = line.partition("{{")
+            field, _, after = rest.partition("}}")
+            name, _, index = field.removesuffix("]").partition("[")
+            result = f"%field.{len(lines)}"
+            lines.append(address(result, name, index))
+            line = f"{before}ptr {result}{after}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def declared_once(text: str) -> str:
+    """Returns the text without repeated ``declare`` lines, which LLVM refuses."""
+    seen: set[str] = set()
+    lines = []
+    for line in text.split("\n"):
+        if line.startswith("declare "):
+            if line in seen:
+                continue
+            seen.add(line)
+        lines.append(line)
+    return "\n".join(lines)

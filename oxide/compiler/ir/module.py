@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import final
+from typing import TypeVar, final
 
-from .spelling import quoted, spaced, unquoted
-from .values import Argument, Block, Call, Constant, Instruction, Value
+from .values import Argument, Block, Call, Constant, Instruction, Value, quoted, spaced, suffixed, unquoted
+
+_T = TypeVar("_T")
+
+
+def reached(start: _T, following: Callable[[_T], Iterable[_T]]) -> list[_T]:
+    """Returns a start and all that is reached from it, directly or indirectly, in the order in which it is found."""
+    found = {start: None}
+    pending = [start]
+    for each in pending:  # which grows
+        new = [target for target in dict.fromkeys(following(each)) if target not in found]
+        found.update(dict.fromkeys(new))
+        pending += new
+    return pending
 
 
 @final
@@ -36,14 +48,8 @@ class Function:
         result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
         result.metadata = dict(self.metadata)
         copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
-        for block in self.blocks.values():
-            copies[block] = result.add(Block(block.name))
-        for block, copied in zip(self.blocks.values(), result.blocks.values(), strict=True):
-            for instruction in block.instructions:
-                copy = copies[instruction] = instruction.copy({}, instruction.name)
-                copied.append(copy)
-        for copy in result.instructions:
-            copy.replace_operands(copies)
+        for block in copy_blocks(self.blocks.values(), copies).values():
+            result.add(block)
         return result
 
     def add_attributes(self, *words: str) -> None:
@@ -90,6 +96,12 @@ class Function:
             if not old.isdisjoint(instruction.operands):
                 instruction.replace_operands(replaced)
 
+    def supersede(self, replaced: Mapping[Value, Value]) -> None:
+        """Removes the instructions that are keys of ``replaced``, and replaces their uses by the keys' values."""
+        for block in self.blocks.values():
+            block.instructions = [each for each in block.instructions if each not in replaced]
+        self.replace(replaced)
+
     def substitute(self, old: Instruction, *new: Instruction) -> None:
         """Replaces an instruction by new instructions, and its uses by uses of the last of them. The old instruction
         may be one of the new ones, and the others may then use it."""
@@ -134,6 +146,22 @@ class Function:
             lines.append(f"{block.name[1:]}:")
             lines += map(str, block.instructions)
         return "\n".join([*lines, "}"])
+
+
+def copy_blocks(blocks: Iterable[Block], copies: dict[Value, Value], suffix: str = "") -> dict[Block, Block]:
+    """Returns a copy of each block. The names in the copies end in the suffix. ``copies`` has what replaces their
+    operands. The copies of the blocks and of their instructions are added to it."""
+    found = {block: Block(suffixed(block.name, suffix)) for block in blocks}
+    for block, copied in found.items():
+        copies[block] = copied
+        for instruction in block.instructions:
+            name = suffixed(instruction.name, suffix) if instruction.name else ""
+            copy = copies[instruction] = instruction.copy({}, name)
+            copied.append(copy)
+    for copied in found.values():
+        for copy in copied.instructions:
+            copy.replace_operands(copies)
+    return found
 
 
 _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
@@ -220,17 +248,19 @@ class Module:
 
     def reached(self, symbol: str) -> list[Function]:
         """Returns the functions that a function refers to, directly or indirectly, and the function itself."""
-        found: dict[str, Function] = {}
-        pending = [symbol]
-        while pending:
-            symbol = pending.pop()
-            if symbol in self.functions and symbol not in found:
-                found[symbol] = self.functions[symbol]
-                for instruction in found[symbol].instructions:
-                    for operand in instruction.operands:
-                        if "@" in operand.name:
-                            pending += map(unquoted, _SYMBOL.findall(operand.name))
+        found = set(reached(symbol, self._referred))
         return [function for function in self.functions.values() if function.symbol in found]
+
+    def _referred(self, symbol: str) -> Iterator[str]:
+        """Yields the symbols that a function's instructions refer to."""
+        for instruction in self.functions[symbol].instructions if symbol in self.functions else ():
+            for operand in instruction.operands:
+                if "@" in operand.name:
+                    yield from map(unquoted, _SYMBOL.findall(operand.name))
+
+    def callers(self, symbol: str) -> list[str]:
+        """Returns the functions that call a function."""
+        return [each.symbol for each in self.defined if any(call.called == symbol for call in each.calls)]
 
     def keep_reachable(self, symbol: str) -> None:
         """Removes the functions that the function ``symbol`` does not reach."""

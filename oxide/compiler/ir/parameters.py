@@ -3,9 +3,13 @@ function."""
 
 from __future__ import annotations
 
-from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+from collections.abc import Mapping
 
-from .module import Function
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+from oxide.compiler.signature.untyped_arguments import ArrayType, Captured
+
+from .module import Function, Module, reached
+from .values import Argument
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
@@ -49,3 +53,32 @@ def call(function: Function, context: str, words: list[str], types: list[str]) -
     lines.append(f'  call void @"{function.symbol}"({", ".join(arguments)})')
     declaration = f'declare void @"{function.symbol}"({", ".join(["ptr", *inner])})'
     return declaration, "\n".join(lines)
+
+
+# Arrays from outside of a kernel, as hidden parameters behind its own ones; see ``signature/untyped_arguments.py``
+
+CAPTURED = "oxide.captured."
+
+
+def take_captured(module: Module, kernel: str, arrays: Mapping[int, Captured]) -> tuple[int, ...]:
+    """Adds the words of each array that the module reaches to the parameters of the kernel's function, and replaces the
+    calls of ``oxide.captured.N``. A device function that needs the address gets it from its callers. Returns the
+    numbers of the arrays, in the order of the hidden parameters."""
+    symbols = [symbol for symbol in module.functions if symbol.startswith(CAPTURED)]
+    numbers = sorted(int(symbol.removeprefix(CAPTURED)) for symbol in symbols)
+    for place, number in enumerate(numbers):
+        symbol, name = f"{CAPTURED}{number}", f"%.captured.{place}"
+        addresses: dict[str, Argument] = {}
+        for reaching in reached(symbol, module.callers)[1:]:
+            words = arrays[number].type.words if reaching == kernel else ("ptr",)
+            arguments = [Argument(f"{name}.{word}", type_) for word, type_ in enumerate(words)]
+            module.functions[reaching].arguments += arguments
+            addresses[reaching] = arguments[ArrayType.ADDRESS if reaching == kernel else 0]
+        for reaching, address in addresses.items():
+            function = module.functions[reaching]
+            for call in function.calls:
+                if call.called in addresses:
+                    call.operands.append(address)
+            function.supersede({call: address for call in function.calls if call.called == symbol})
+        del module.functions[symbol]
+    return tuple(numbers)

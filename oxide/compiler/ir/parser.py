@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from typing import final
 
 from .module import Function, Module
-from .spelling import quoted, split_list, unquoted
 from .values import (
     BINARY,
     CASTS,
@@ -42,6 +41,9 @@ from .values import (
     Switch,
     Unreachable,
     Value,
+    quoted,
+    split_list,
+    unquoted,
 )
 
 

@@ -19,31 +19,34 @@ Each back end defines the functions that are still only declared:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import llvmlite.binding as llvm
 
 from oxide.compiler.primitives import scalars
 from oxide.compiler.primitives.effects import WAITING, Effect, having
 from oxide.compiler.primitives.threads import GRID_BARRIER
+from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.compiler.signature.untyped_arguments import Captured
 from oxide.compiler.source.faults import FaultSite, Widening
 from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.driver.base import MAX_SHARED_BYTES, Dim3
 
-from . import atomics, clearing, decimal_rounding, half, instructions, lines, numba_runtime, total, verifier
-from .captured import take_captured
-from .local_memory import place_local_memory
-from .marked_loops import unroll_marked_loops
+from . import atomics, half, known_functions, lines, verifier
 from .module import Function, Module
+from .parameters import take_captured, word_types
 from .parser import parse
-from .primitives import SharedMemory, place_shared_memory, reaches_cluster
+from .primitives import (
+    STORE_TILE,
+    TILE_COPIES,
+    SharedMemory,
+    place_local_memory,
+    place_shared_memory,
+    reaches_cluster,
+)
 from .recognise import PLACE
-from .spelling import quoted
-from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
+from .values import Argument, Atomic, Block, Call, Constant, Load, Store, number, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
     for text in lowered.modules:
         _adopt_front_end(module, parse(text), lowered.lines)
     for defined in module.defined:
-        unroll_marked_loops(module, defined)
+        _unroll_marked_loops(module, defined)
     module.keep_reachable(lowered.symbol)
     captured = take_captured(module, lowered.symbol, lowered.captured)
     place_local_memory(function, module, lowered.symbol, lowered.array_places)
@@ -174,13 +177,44 @@ def _check_cluster(kernel: PortableKernel) -> None:
         raise located_in(place.file, place.line, f"kernel {kernel.name}: {problem}")
 
 
-def link(texts: Iterable[str]) -> Any:
-    """Links several modules into one and verifies it."""
-    first, *rest = (llvm.parse_assembly(text) for text in texts)
-    for module in rest:
-        first.link_in(module)
-    first.verify()
-    return first
+# Copies of tiles
+
+
+def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[tuple[Call, int]]:
+    """Returns the copies of tiles in ``module``, each with the number of the parameter that it copies from or to.
+    ``module`` is the kernel's module or an edited copy of it.
+
+    Raises ``CompileError`` for a copy from or to a slice that is not a parameter of the kernel.
+    """
+    if not any(symbol.startswith(TILE_COPIES) for symbol in module.functions):
+        return []
+    slices: dict[int, int] = {}
+    count = 1  # the first argument is the context
+    for place, parameter in enumerate(signature):
+        if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
+            slices[count] = place
+        count += len(word_types((parameter,)))
+    function = module.functions[kernel.symbol]
+    found = []
+    for call in [call for each in module.defined for call in each.calls if call.called.startswith(TILE_COPIES)]:
+        data, site = call.arguments[2], call.arguments[-1]
+        place = function.arguments.index(data) if data in function.arguments else -1
+        if place not in slices:
+            where = kernel.sites[site.integer or 0]
+            raise located_in(
+                where.file,
+                where.line,
+                f"kernel {kernel.name}: {where.parameter.removesuffix('()')} copies "
+                f"{'to' if call.called.startswith(STORE_TILE) else 'from'} a slice that is a parameter of the kernel "
+                "itself; this one is chosen while the kernel runs",
+            )
+        found.append((call, slices[place]))
+    return found
+
+
+def tiled_parameters(kernel: PortableKernel, signature: tuple[Closed, ...]) -> tuple[int, ...]:
+    """Returns the numbers of the parameters that a kernel copies tiles from or to."""
+    return tuple(sorted({number for _, number in copied_parameters(kernel, kernel.module, signature)}))
 
 
 # The front end's modules
@@ -207,6 +241,36 @@ def _adopt_front_end(module: Module, part: Module, everywhere: bool) -> None:
     module.adopt(part)
 
 
+def _unroll_marked_loops(module: Module, function: Function) -> None:
+    """Adds LLVM's metadata that unrolls a function's marked loops in full.
+
+    The front end calls ``oxide.unroll`` before a loop. Control then reaches the loop's header through blocks that numba
+    adds to count the iterations. The header is the first block on this path whose name is that of a bytecode block. A
+    branch to the header from a block that is not on the path is a back edge."""
+    for mark in [call for call in function.calls if call.called == "oxide.unroll"]:
+        header, before = _header(mark.block)
+        mark.block.instructions.remove(mark)
+        loop = module.add_metadata(lambda place: f"distinct !{{!{place}, !{place + 1}}}")
+        module.add_metadata('!{!"llvm.loop.unroll.full"}')
+        for block in function.blocks.values():
+            if block not in before and block.successors == [header]:
+                block.terminator.metadata["!llvm.loop"] = loop
+
+
+def _header(mark: Block) -> tuple[Block, set[Block]]:
+    """Returns the header of the loop after a mark, and the blocks from the mark's block up to the header."""
+    before = {mark}
+    pending = [mark]
+    while pending:
+        for target in pending.pop().successors:
+            if target.name[1] == "B" and target.name[2:].isdigit():
+                return target, before
+            if target not in before:
+                before.add(target)
+                pending.append(target)
+    raise AssertionError("no loop follows a mark")
+
+
 # Sites, contexts and registers
 
 _SITE = "oxide.site."
@@ -218,12 +282,7 @@ def _number_sites(module: Module) -> list[int]:
     sites = sorted(int(symbol.removeprefix(_SITE)) for symbol in module.functions if symbol.startswith(_SITE))
     dense = {f"{_SITE}{site}": number(place, "i32") for place, site in enumerate(sites)}
     for function in module.defined:
-        replaced: dict[Value, Value] = {}
-        for call in function.calls:
-            if call.called in dense:
-                replaced[call] = dense[call.called]
-                call.block.instructions.remove(call)
-        function.replace(replaced)
+        function.supersede({call: dense[call.called] for call in function.calls if call.called in dense})
     for symbol in dense:
         del module.functions[symbol]
     return sites
@@ -262,21 +321,10 @@ def _take_context(module: Module) -> None:
 
 
 def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
-    """Adds the functions of oxide, libdevice and numba's runtime whose definitions are the same IR for both back ends.
-    The back ends define the rest of libdevice. Raises ``CompileError`` for a function that belongs neither to libdevice
-    nor to LLVM nor to oxide."""
-    symbols = module.functions
-    for text in (
-        half.portable_definitions(symbols),
-        clearing.portable_definitions(symbols),
-        decimal_rounding.portable_definitions(symbols),
-        atomics.definitions(symbols),
-        total.definitions(symbols),
-    ):
-        if text:
-            module.adopt(parse(text))
-    for symbol in [symbol for symbol, function in symbols.items() if function.is_declaration]:
-        definition = scalars.definition(symbol) or instructions.definition(symbol) or numba_runtime.definition(symbol)
+    """Adds the definitions that are the same for both back ends. Raises ``CompileError`` for a function that belongs
+    neither to libdevice nor to LLVM nor to oxide."""
+    for symbol in [symbol for symbol, function in module.functions.items() if function.is_declaration]:
+        definition = scalars.definition(symbol) or atomics.definition(symbol) or known_functions.definition(symbol)
         if definition is not None:
             module.adopt(parse(definition))
         elif not symbol.startswith(("__nv_", "llvm.", "oxide.")):

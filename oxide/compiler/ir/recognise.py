@@ -1,35 +1,18 @@
-"""Recognises calls and conditions, for analyses of a kernel."""
+"""Recognises calls, conditions and the thread's position in a kernel."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .module import Module
-from .spelling import unescaped
-from .values import Binary, Call, Instruction, Select, Value
+from .module import Function, Module
+from .values import Binary, Call, Cast, Instruction, Select, Value, unescaped
 
-INVERSE = {
-    "slt": "sge",
-    "sle": "sgt",
-    "sgt": "sle",
-    "sge": "slt",
-    "ult": "uge",
-    "ule": "ugt",
-    "ugt": "ule",
-    "uge": "ult",
-}
+_INVERSE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+INVERSE = {sign + one: sign + other for sign in "su" for one, other in _INVERSE.items()}
 """Maps each ordering predicate of integers to its negation."""
 
-MIRROR = {
-    "slt": "sgt",
-    "sle": "sge",
-    "sgt": "slt",
-    "sge": "sle",
-    "ult": "ugt",
-    "ule": "uge",
-    "ugt": "ult",
-    "uge": "ule",
-}
+_MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+MIRROR = {sign + one: sign + other for sign in "su" for one, other in _MIRROR.items()}
 """Maps each ordering predicate of integers to the predicate that is equivalent when the operands are exchanged."""
 
 
@@ -130,3 +113,51 @@ def conditions_of(value: Value, truth: bool) -> list[tuple[Value, bool]]:
         case Binary(type="i1", opcode="xor", left=left, right=right) if right.integer == 1:
             return [(left, not truth)]
     return []
+
+
+# The thread's position in the launch: ``blockIdx.x * blockDim.x + threadIdx.x``, or the same along another axis
+
+
+def replace_positions(kernel: Function, position: Value, axis: str = "x") -> None:
+    """Replaces each computation of the thread's position along an axis by ``position``, an ``i64``."""
+    replaced: dict[Value, Value] = {}
+    for instruction in kernel.instructions:
+        match instruction:
+            case Binary(opcode="add", left=left, right=right) if _is_position(left, right, axis) or _is_position(
+                right, left, axis
+            ):
+                replaced[instruction] = position
+                if instruction.type != "i64":
+                    narrow = replaced[instruction] = Cast(instruction.name, "trunc", position, instruction.type)
+                    instruction.block.replace(instruction, [narrow])
+    kernel.replace(replaced)
+
+
+def _is_position(product: Value, thread: Value, axis: str) -> bool:
+    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``, or the same registers of another axis."""
+    match product:
+        case Binary(opcode="mul", operands=factors) if _widened_register(thread) == f"tid.{axis}":
+            return set(map(_widened_register, factors)) == {f"ctaid.{axis}", f"ntid.{axis}"}
+    return False
+
+
+def _widened_register(value: Value) -> str:
+    match value:
+        case Cast(opcode="zext" | "sext", value=narrow):
+            return register_of(narrow)
+    return register_of(value)
+
+
+def leave_out_unused(kernel: Function) -> None:
+    """Removes arithmetic, casts and reads of registers that nothing uses, such as those that computed the positions."""
+    while True:
+        used = {operand for instruction in kernel.instructions for operand in instruction.operands}
+        unused = [
+            instruction
+            for instruction in kernel.instructions
+            if instruction not in used and (isinstance(instruction, Binary | Cast) or register_of(instruction))
+        ]
+        if not unused:
+            return
+        for instruction in unused:
+            instruction.block.replace(instruction, ())

@@ -12,11 +12,10 @@ the blocks' lists of instructions directly. ``control_flow.py`` has dominators a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import final
-
-from .spelling import alignment, spaced, unquoted
 
 BINARY = frozenset(("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor")) | {
     "fadd", "fsub", "fmul", "fdiv", "frem",
@@ -149,15 +148,16 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, or "" if it has none. ``metadata`` has its metadata nodes, by
-    kind."""
+    """An instruction. ``name`` is the name of its result, or "" if it has none. ``flags`` are the words before its
+    operands, such as ``nsw``. ``metadata`` has its metadata nodes, by kind."""
 
-    __slots__ = ("block", "metadata", "opcode", "operands")
+    __slots__ = ("block", "flags", "metadata", "opcode", "operands")
 
-    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value]) -> None:
+    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
         super().__init__(name, type_)
         self.opcode = opcode
         self.operands = list(operands)
+        self.flags = flags
         self.metadata: dict[str, str] = {}
         self.block: Block
 
@@ -170,7 +170,8 @@ class Instruction(Value):
     @property
     def body(self) -> str:
         """Returns the instruction as text, without its result's name and without its metadata."""
-        raise NotImplementedError
+        listed = ", ".join(operand.typed for operand in self.operands)
+        return " ".join(filter(None, (self.opcode, self.flags, listed)))
 
     def replace_operands(self, replaced: Mapping[Value, Value]) -> None:
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
@@ -178,7 +179,7 @@ class Instruction(Value):
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
         """Returns a copy that is in no block, with a new name and with some operands replaced."""
         result = object.__new__(type(self))
-        result.name, result.type, result.opcode = name, self.type, self.opcode
+        result.name, result.type, result.opcode, result.flags = name, self.type, self.opcode, self.flags
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
         result.metadata = dict(self.metadata)
         for attribute in type(self).__slots__:  # what the class adds
@@ -207,11 +208,10 @@ class Operand:
 class Binary(Instruction):
     """Arithmetic on two numbers of one type."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, opcode: str, left: Value, right: Value, flags: str = "") -> None:
-        super().__init__(name, left.type, opcode, (left, right))
-        self.flags = flags
+        super().__init__(name, left.type, opcode, (left, right), flags)
 
     left = Operand(0)
     right = Operand(1)
@@ -230,11 +230,10 @@ class Binary(Instruction):
 class Cast(Instruction):
     """A conversion of a value to another type."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, opcode: str, value: Value, type_: str, flags: str = "") -> None:
-        super().__init__(name, type_, opcode, (value,))
-        self.flags = flags
+        super().__init__(name, type_, opcode, (value,), flags)
 
     value = Operand(0)
 
@@ -247,15 +246,14 @@ class Cast(Instruction):
 class Compare(Instruction):
     """A comparison, ``icmp`` or ``fcmp``."""
 
-    __slots__ = ("flags", "predicate")
+    __slots__ = ("predicate",)
 
     def __init__(
         self, name: str, predicate: str, left: Value, right: Value, opcode: str = "icmp", flags: str = ""
     ) -> None:
         count = left.type[1:].partition(" ")[0] if left.type[0] == "<" and left.type[1] != "{" else ""
-        super().__init__(name, f"<{count} x i1>" if count else "i1", opcode, (left, right))
+        super().__init__(name, f"<{count} x i1>" if count else "i1", opcode, (left, right), flags)
         self.predicate = predicate
-        self.flags = flags
 
     left = Operand(0)
     right = Operand(1)
@@ -270,31 +268,24 @@ class Compare(Instruction):
 class Select(Instruction):
     """A choice of one of two values by a condition."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, condition: Value, left: Value, right: Value, flags: str = "") -> None:
-        super().__init__(name, left.type, "select", (condition, left, right))
-        self.flags = flags
+        super().__init__(name, left.type, "select", (condition, left, right), flags)
 
     condition = Operand(0)
     left = Operand(1)
     right = Operand(2)
-
-    @property
-    def body(self) -> str:
-        condition, left, right = self.operands
-        return f"select {spaced(self.flags)}{condition.typed}, {left.typed}, {right.typed}"
 
 
 @final
 class Phi(Instruction):
     """A value for each predecessor. The operands are values and their blocks, alternating."""
 
-    __slots__ = ("flags",)
+    __slots__ = ()
 
     def __init__(self, name: str, type_: str, incoming: Iterable[tuple[Value, Block]], flags: str = "") -> None:
-        super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair])
-        self.flags = flags
+        super().__init__(name, type_, "phi", [operand for pair in incoming for operand in pair], flags)
 
     @property
     def incoming(self) -> list[tuple[Value, Block]]:
@@ -338,10 +329,6 @@ class Branch(Instruction):
     @property
     def targets(self) -> list[Block]:
         return self.operands[-2:] if len(self.operands) == 3 else self.operands[:]  # type: ignore[return-value]
-
-    @property
-    def body(self) -> str:
-        return "br " + ", ".join(operand.typed for operand in self.operands)
 
 
 @final
@@ -387,10 +374,6 @@ class Unreachable(Instruction):
 
     def __init__(self) -> None:
         super().__init__("", "void", "unreachable", ())
-
-    @property
-    def body(self) -> str:
-        return "unreachable"
 
 
 @final
@@ -444,12 +427,11 @@ class Store(Instruction):
 class GetElementPtr(Instruction):
     """An address computed from a pointer and indices. ``source`` is the type that the indices step through."""
 
-    __slots__ = ("flags", "source")
+    __slots__ = ("source",)
 
     def __init__(self, name: str, source: str, pointer: Value, indices: Iterable[Value], flags: str = "") -> None:
-        super().__init__(name, pointer.type, "getelementptr", (pointer, *indices))
+        super().__init__(name, pointer.type, "getelementptr", (pointer, *indices), flags)
         self.source = source
-        self.flags = flags
 
     pointer = Operand(0)
 
@@ -523,15 +505,7 @@ class Insert(Instruction):
 class Operation(Instruction):
     """An instruction with one of the opcodes in ``LISTS``."""
 
-    __slots__ = ("flags",)
-
-    def __init__(self, name: str, type_: str, opcode: str, operands: Iterable[Value], flags: str = "") -> None:
-        super().__init__(name, type_, opcode, operands)
-        self.flags = flags
-
-    @property
-    def body(self) -> str:
-        return f"{self.opcode} {spaced(self.flags)}{', '.join(operand.typed for operand in self.operands)}"
+    __slots__ = ()
 
 
 @final
@@ -621,3 +595,57 @@ class Atomic(Instruction):
     def body(self) -> str:
         listed = ", ".join(operand.typed for operand in self.operands)
         return " ".join(filter(None, (self.opcode, self.before, listed, self.after)))
+
+
+# Names, strings and lists, as LLVM prints them
+
+
+def spaced(words: str) -> str:
+    return f"{words} " if words else ""
+
+
+def alignment(text: str) -> int:
+    """Returns the alignment at the end of an access's text, or 1 if the text has none."""
+    _, found, align = text.rpartition("align ")
+    return int(align.partition(",")[0]) if found else 1
+
+
+_UNQUOTED = re.compile(r"[-\w$.]+", re.ASCII)  # LLVM takes other letters only in quotes
+
+
+def identifier(name: str) -> str:
+    """Returns a name that PTX takes, with an underscore for each other letter."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def quoted(symbol: str) -> str:
+    return symbol if _UNQUOTED.fullmatch(symbol) else f'"{symbol}"'
+
+
+def unquoted(name: str) -> str:
+    return name[1:-1] if name.startswith('"') else name
+
+
+def suffixed(name: str, suffix: str) -> str:
+    """Appends a suffix to a name, inside its quotes if it has any."""
+    return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix
+
+
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def unescaped(text: str) -> str:
+    """Returns a string as it was before LLVM printed it. LLVM escapes bytes that are not printable ASCII."""
+    plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return plain.encode("latin-1").decode("utf-8", "replace")
+
+
+def split_list(text: str) -> list[str]:
+    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [*found, text[start:].strip()] if text.strip() else []

@@ -13,7 +13,6 @@ Each raises ``InvalidIR`` with the function and the instruction at fault.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NoReturn, TypeAlias, final
 
@@ -21,10 +20,11 @@ from oxide.compiler.primitives.effects import KNOWN
 from oxide.host.environment import word
 
 from .control_flow import ControlFlow, postorder
-from .module import Function, Module
-from .parser import member_type
+from .known_functions import is_total
+from .llvm import portable_module
+from .module import Function, Module, reached
+from .primitives import TILE_COPIES
 from .recognise import called, conditions_of, is_bounds_check
-from .spelling import split_list
 from .values import (
     Argument,
     Atomic,
@@ -45,7 +45,6 @@ from .values import (
     Select,
     Store,
     Switch,
-    Unreachable,
     Value,
     number,
 )
@@ -88,160 +87,48 @@ def _refuse(function: Function, at: Value, problem: str) -> NoReturn:
 
 
 def verify_structure(module: Module) -> None:
-    """Checks blocks, phis, operands, dominance, types, calls and metadata. Raises ``InvalidIR``.
+    """Checks that LLVM accepts the module, and that its objects belong together. Raises ``InvalidIR``.
 
-    Types are compared as text. Not checked are attributes, calls of pointers and of assembly, the contents of constant
-    expressions, the indices of a ``getelementptr``, and dominance in unreachable blocks.
+    LLVM reads the module as text. The text does not say which object an operand is, has one type for all operands of
+    some instructions, and begins another block after a terminator.
     """
+    try:
+        portable_module(str(module)).verify()
+    except RuntimeError as error:
+        listed = ", ".join(f"@{function.symbol}" for function in module.defined)
+        raise InvalidIR(f"{listed}: {error}") from None
     for function in module.defined:
-        _Structure(module, function).verify()
-    for place, node in module.metadata.items():
-        _, _, members = node.partition("{")
-        for member in split_list(members.removesuffix("}")):
-            if member[:1] == "!" and member[1:].isdigit() and int(member[1:]) not in module.metadata:
-                raise InvalidIR(f"metadata !{place} refers to {member}, which does not exist")
-
-
-_TERMINATORS = (Branch, Switch, Return, Unreachable)
-
-
-@final
-class _Structure:
-    def __init__(self, module: Module, function: Function) -> None:
-        self.module = module
-        self.function = function
-        self.places: dict[Value, int] = {}
-        """The index of each instruction in its block."""
-
-    def verify(self) -> None:
-        function = self.function
-        names = Counter(argument.name for argument in function.arguments)
+        values = function.values
         for name, block in function.blocks.items():
             if name != block.name:
                 _refuse(function, block, f"the block is listed as {name}")
-            names[name] += 1
-            self._verify_shape(block)
-            for place, instruction in enumerate(block.instructions):
-                self.places[instruction] = place
-                names[instruction.name] += bool(instruction.name)
-        for name, count in names.items():
-            if count > 1:
-                _refuse(function, Value(name, ""), "the name is defined twice")
-        blocks = {*function.blocks.values()}
-        for block in blocks:
-            if not blocks.issuperset(block.successors):
-                _refuse(function, block.terminator, "a target is no block of the function")
-        self.flow = ControlFlow(function)
-        if self.flow.predecessors[function.entry]:
-            _refuse(function, function.entry, "a branch enters the entry")
-        for instruction in function.instructions:
-            self._verify_operands(instruction)
-            if (problem := self._problem(instruction)) is not None:
-                _refuse(function, instruction, problem)
-
-    def _verify_shape(self, block: Block) -> None:
-        if not block.instructions or not isinstance(block.terminator, _TERMINATORS):
-            _refuse(self.function, block, "the block has no terminator at its end")
-        phis_end = False
-        for instruction in block.instructions:
-            if instruction.block is not block:
-                _refuse(self.function, instruction, "the instruction belongs to another block")
-            if isinstance(instruction, _TERMINATORS) and instruction is not block.terminator:
-                _refuse(self.function, instruction, "a terminator in the middle of a block")
-            if isinstance(instruction, Phi) and phis_end:
-                _refuse(self.function, instruction, "a phi after other instructions")
-            phis_end = not isinstance(instruction, Phi)
-
-    def _verify_operands(self, user: Instruction) -> None:
-        if isinstance(user, Phi):
-            if Counter(before for _, before in user.incoming) != Counter(self.flow.predecessors[user.block]):
-                _refuse(self.function, user, "a phi needs one entry for each predecessor")
-            for value, before in user.incoming:
-                self._verify_operand(user, value, before, len(before.instructions))
-            return
-        for operand in user.operands:
-            if not (isinstance(operand, Block) and isinstance(user, _TERMINATORS)):
-                self._verify_operand(user, operand, user.block, self.places[user])
-
-    def _verify_operand(self, user: Instruction, operand: Value, block: Block, before: int) -> None:
-        """Checks that an operand of ``user`` is defined before the instruction with the index ``before`` in
-        ``block``."""
-        match operand:
-            case Constant():
-                symbol = operand.symbol
-                if symbol and symbol not in self.module.functions and symbol not in self.module.globals:
-                    _refuse(self.function, user, f"@{symbol} is not in the module")
-            case Argument():
-                if not any(operand is argument for argument in self.function.arguments):
-                    _refuse(self.function, user, f"{operand.name} is no parameter of the function")
-            case Instruction():
-                if operand not in self.places:
-                    _refuse(self.function, user, f"{operand.name} is not defined in the function")
-                if not self.flow.is_reachable(block):
-                    return
-                if operand.block is block:
-                    defined = self.places[operand] < before
-                else:
-                    defined = self.flow.dominates(operand.block, block)
-                if not defined:
-                    _refuse(self.function, user, f"{operand.name} does not dominate its use")
-            case _:
-                _refuse(self.function, user, f"{operand.name} is not defined")
-
-    def _problem(self, instruction: Instruction) -> str | None:
-        """Returns the problem with the types, the callee or the metadata of an instruction, or None."""
-        for kind, node in instruction.metadata.items():
-            if not (node[1:].isdigit() and int(node[1:]) in self.module.metadata):
-                return f"{kind} refers to {node}, which does not exist"
-        if bool(instruction.name) != (instruction.type != "void") and not (isinstance(instruction, Call)):
-            return "a name without a result, or a result without a name"
-        match instruction:
-            case Binary(left=left, right=right) if not left.type == right.type == instruction.type:
-                return "the operands have two types"
-            case Compare(left=left, right=right) if left.type != right.type:
-                return "the operands have two types"
-            case Select(left=left, right=right) if not left.type == right.type == instruction.type:
-                return "the operands have two types"
-            case Select(condition=Value(type=kind)) | Branch(condition=Value(type=kind)) if not _is_truth(kind):
-                return "the condition is no truth value"
-            case Phi() if any(value.type != instruction.type for value, _ in instruction.incoming):
-                return "an entry has another type"
-            case (
-                Load(pointer=pointer)
-                | Store(pointer=pointer)
-                | GetElementPtr(pointer=pointer)
-                | Atomic(operands=[pointer, *_])
-            ) if not pointer.type.startswith(("ptr", "<")):
-                return "the address is no pointer"
-            case Switch(operands=[value, _, *cases]) if any(case.type != value.type for case in cases[::2]):
-                return "a case has another type"
-            case Return(operands=operands):
-                result = operands[0].type if operands else "void"
-                return None if _returns(self.function, result) else "the function returns another type"
-            case Extract(whole=whole, path=path) if member_type(whole.type, path) != instruction.type:
-                return "the member has another type"
-            case Insert(whole=whole, path=path, part=part) if member_type(whole.type, path) != part.type:
-                return "the member has another type"
-            case Call():
-                return self._problem_of_call(instruction)
-        return None
-
-    def _problem_of_call(self, call: Call) -> str | None:
-        function = self.module.functions.get(call.called)
-        if function is None:
-            return f"@{call.called} is no function of the module" if call.called else None
-        given, expected = [each.type for each in call.arguments], [each.type for each in function.arguments]
-        if given != expected and not (function.variadic and given[: len(expected)] == expected):
-            return f"@{call.called} takes ({', '.join(expected)})"
-        return None if _returns(function, call.type) else f"@{call.called} returns another type"
+            for instruction in block.instructions:
+                if instruction.block is not block:
+                    _refuse(function, instruction, "the instruction belongs to another block")
+                if isinstance(instruction, Branch | Switch | Return) and instruction is not block.terminator:
+                    _refuse(function, instruction, "a terminator in the middle of a block")
+                for operand in instruction.operands:
+                    if not isinstance(operand, Constant) and values.get(operand.name) is not operand:
+                        _refuse(function, instruction, f"{operand.name} is not defined in the function")
+                if (problem := _other_types(module, instruction)) is not None:
+                    _refuse(function, instruction, problem)
 
 
-def _is_truth(type_: str) -> bool:
-    return type_ == "i1" or (type_.startswith("<") and type_.endswith(" x i1>"))
-
-
-def _returns(function: Function, type_: str) -> bool:
-    return f" {function.head}".endswith(f" {type_}")
+def _other_types(module: Module, instruction: Instruction) -> str | None:
+    """Returns what is wrong with types that are not printed, or None."""
+    match instruction:
+        case Binary(left=left, right=right) | Compare(left=left, right=right) if left.type != right.type:
+            return "the operands have two types"
+        case Phi() if any(value.type != instruction.type for value, _ in instruction.incoming):
+            return "an entry has another type"
+        case Call(called=symbol) if symbol in module.functions:
+            function = module.functions[symbol]
+            given, expected = [each.type for each in instruction.arguments], [each.type for each in function.arguments]
+            if given != expected and not (function.variadic and given[: len(expected)] == expected):
+                return f"@{symbol} takes ({', '.join(expected)})"
+            if not f" {function.head}".endswith(f" {instruction.type}"):
+                return f"@{symbol} returns another type"
+    return None
 
 
 # Arithmetic
@@ -251,27 +138,19 @@ def verify_total(module: Module) -> None:
     """Checks that every integer operation has a defined result for all operands. Raises ``InvalidIR``.
 
     Checked are divisions, shifts, conversions of floating point to integers, flags that make poison, and intrinsics
-    that take such a flag as an argument. The functions of ``total.py``, which make divisions and shifts total, are
-    exempt. Not checked are loads of uninitialised memory, ``undef`` and flags of floating point.
+    that take such a flag as an argument. The functions that make divisions and shifts total are exempt. Not checked are
+    loads of uninitialised memory, ``undef`` and flags of floating point.
     """
     for function in module.defined:
-        if _is_helper(function):
+        if is_total(function.symbol):
             continue
         for instruction in function.instructions:
             if (problem := _partial(instruction)) is not None:
                 _refuse(function, instruction, problem)
 
 
-_DIVISIONS = ("sdiv", "udiv", "srem", "urem")
-_SHIFTS = ("shl", "lshr", "ashr")
 _POISON = frozenset(("nsw", "nuw", "exact", "nneg", "samesign"))
 _WITH_POISON = ("llvm.abs.", "llvm.ctlz.", "llvm.cttz.")
-
-
-def _is_helper(function: Function) -> bool:
-    """Returns whether a function is one of ``total.py`` that makes an operation total, such as ``oxide.sdiv.i64``."""
-    first, _, rest = function.symbol.partition(".")
-    return first == "oxide" and rest.partition(".")[0] in _DIVISIONS + _SHIFTS
 
 
 def _partial(instruction: Instruction) -> str | None:
@@ -295,10 +174,6 @@ def _partial(instruction: Instruction) -> str | None:
 
 _Facts: TypeAlias = frozenset[Value]
 """The indices that a bounds check has found to be in bounds, on every path to a place."""
-
-
-LOAD_TILE, STORE_TILE = "oxide.tensor.load_tile.", "oxide.tensor.store_tile."
-"""The prefixes of the primitives that copy a tile from a slice and to a slice."""
 
 
 def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
@@ -379,23 +254,18 @@ class _Accesses:
 
     def _is_of_slice(self, address: Value) -> bool:
         """Returns whether an address may be computed from a slice's address."""
-        seen: set[Value] = set()
-        pending = [address]
-        while pending:
-            value = self._plain(pending.pop())
-            if value in self.slices:
-                return True
-            if value in seen:
-                continue
-            seen.add(value)
-            match value:
-                case GetElementPtr(pointer=pointer):
-                    pending.append(pointer)
-                case Cast() | Binary() | Phi() | Select():
-                    pending += value.operands
-                case Call() if called(value).startswith("llvm.ptrmask."):
-                    pending.append(value.arguments[0])
-        return False
+        sources = reached(self._plain(address), self._sources)
+        return not self.slices.isdisjoint(sources)
+
+    def _sources(self, address: Value) -> list[Value]:
+        match address:
+            case GetElementPtr(pointer=pointer):
+                return [self._plain(pointer)]
+            case Cast() | Binary() | Phi() | Select():
+                return list(map(self._plain, address.operands))
+            case Call() if called(address).startswith("llvm.ptrmask."):
+                return [self._plain(address.arguments[0])]
+        return []
 
     def _is_inside(self, address: Value, facts: _Facts) -> bool:
         match self._plain(address):
@@ -444,6 +314,6 @@ def _accessed(instruction: Instruction) -> list[Value]:
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]
-        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", LOAD_TILE, STORE_TILE)):
+        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", *TILE_COPIES)):
             return [argument for argument in instruction.arguments if argument.type.startswith("ptr")]
     return []

@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oxide.compiler.bounds.contiguous import version_contiguous_loops
+from oxide.compiler.bounds.exits import threads_may_wait
 from oxide.compiler.bounds.hoist import Placement, hoist_checks, leave_checks_out
-from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cache.entries import Facts
 from oxide.compiler.check.check import Uses, check
 from oxide.compiler.check.rewritten import debugged
 from oxide.compiler.declaration.description import KernelDescription, LaunchNeeds
-from oxide.compiler.elementwise.accesses import Elementwise
+from oxide.compiler.elementwise import Elementwise
 from oxide.compiler.elementwise.proof import elementwise
 from oxide.compiler.frontend.frontend import Style, lower
 from oxide.compiler.ir.dependencies import check_dependencies
-from oxide.compiler.ir.portable import LoweredKernel, PortableKernel, translate
-from oxide.compiler.ir.tiled_parameters import tiled_parameters
+from oxide.compiler.ir.portable import LoweredKernel, PortableKernel, tiled_parameters, translate
 from oxide.compiler.signature.signature import Closed, NumbaParameter, with_captured
 from oxide.compiler.signature.untyped_arguments import Captured
 from oxide.compiler.source.faults import Widening

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from oxide.compiler.cache.built import BuiltEntry
     from oxide.compiler.cache.entries import Entry, Facts
     from oxide.compiler.declaration.description import KernelDescription, LaunchNeeds
-    from oxide.compiler.elementwise.accesses import Elementwise
+    from oxide.compiler.elementwise import Elementwise
     from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import PortableKernel
 

@@ -1,6 +1,6 @@
 """The entries of ``oxide.intrinsics`` and ``oxide.fast``: functions of numbers, without effects.
 
-Most become calls of libdevice's functions (``__nv_popc``, …), which ``compiler.ir.instructions``,
+Most become calls of libdevice's functions (``__nv_popc``, …), which ``compiler.ir.known_functions``,
 ``compiler.ptx.libdevice`` and ``compiler.cpu.libdevice`` define. A function that libdevice lacks has its definition
 here, in IR that both back ends compile.
 """

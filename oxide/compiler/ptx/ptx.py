@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from oxide.compiler.bounds import in_bounds
-from oxide.compiler.bounds.shared_exits import share_exits
-from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.bounds.exits import share_exits
+from oxide.compiler.ir import half, parameters
+from oxide.compiler.ir.known_functions import QUOTIENTS, quotient
 from oxide.compiler.ir.lines import has_lines, move_lines, number_calls
-from oxide.compiler.ir.llvm import gpu_machine, header, optimise
+from oxide.compiler.ir.llvm import declared_once, gpu_machine, header, link, optimise
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
-from oxide.compiler.ir.spelling import identifier
-from oxide.compiler.ir.values import Constant, Value
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import ptx_debugging
+from oxide.compiler.ir.values import Constant, Value, identifier
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target, capability_of
 from oxide.errors import CompileError
@@ -129,8 +128,8 @@ def _module(
         _fast_tanh(symbols, capability),
         _FAST_EXP2 if "__nv_fast_exp2f" in symbols else "",
         *_quotients(symbols),
-        debugging.ptx_definitions(symbols),
-        half.ptx_definitions(symbols, capability),
+        ptx_debugging(symbols),
+        half.definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, capability),
         tensor.definitions(symbols, kernel.cluster),
         _entry(kernel, edited, entry, signature, limits, maps),

@@ -2,7 +2,7 @@
 
 The instrumentation works on the portable IR, before a back end's definitions are linked. The kernel's own functions are
 inlined and its variables become registers, so that the remaining loads and stores access arrays. Each access is traced
-back to its array (``origins.py``): a parameter, a shared or a local array (``regions.py``). NVIDIA's compute-sanitizer
+back to its array (``regions.py``): a parameter, a shared or a local array. NVIDIA's compute-sanitizer
 does not know the accessed array, so it accepts an access one past the end of a buffer if another buffer begins there.
 
 During this pass atomics, fences and local arrays are calls, so that no optimisation splits them.
@@ -17,15 +17,15 @@ import math
 from collections.abc import Mapping
 from typing import final
 
-from oxide.compiler.bounds.leaving import threads_may_wait
+from oxide.compiler.bounds.exits import threads_may_wait
 from oxide.compiler.cpu import object_code, primitives
 from oxide.compiler.cpu.coroutines.tensor_primitives import ROW_BYTES
-from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
+from oxide.compiler.ir.llvm import host_machine, link, portable_module, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import MOST_AXES, STORE_TILE, TileCopy
 from oxide.compiler.ir.recognise import called, place_of
-from oxide.compiler.ir.tiled_parameters import MOST_AXES, TileCopy
 from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
@@ -47,7 +47,6 @@ from oxide.compiler.ir.values import (
     Value,
     number,
 )
-from oxide.compiler.ir.verifier import STORE_TILE
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.driver.sanitizing import (
@@ -66,10 +65,8 @@ from oxide.driver.sanitizing import (
 from oxide.errors import CompileError
 
 from . import check_functions
-from .origins import HELD_LOCAL, Origins
-from .products import WGMMA, Products
-from .regions import REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
-from .sizes import size_of
+from .check_functions import WGMMA, Products
+from .regions import HELD_LOCAL, REGION_KINDS, UNKNOWN, Origins, Region, Regions, pointers_of, size_of
 
 _MAX_ACCESSES = 1 << 16
 
@@ -117,7 +114,6 @@ def _held(module: Module) -> Module:
     are not cleared, so that reads of uninitialised elements are found."""
     module = module.copy()
     for function in module.defined:
-        arrays: dict[Value, Value] = {}
         for instruction in function.instructions:
             symbol = called(instruction)
             if symbol.startswith("oxide.clear."):
@@ -132,9 +128,7 @@ def _held(module: Module) -> Module:
             ):
                 callee = module.declare("ptr", HELD_LOCAL, ("i64", "i64"))
                 given = number(size_of(instruction.allocated)), number(instruction.align)
-                arrays[instruction] = call = Call(instruction.name, "ptr", callee, given)
-                instruction.block.replace(instruction, [call])
-        function.replace(arrays)
+                function.substitute(instruction, Call(instruction.name, "ptr", callee, given))
     return module
 
 
@@ -147,11 +141,10 @@ def _let_go(module: Module) -> None:
             if call.called == HELD_LOCAL:
                 size, align = call.arguments
                 arrays[call] = Alloca(call.name, f"[{size.name} x i8]", after=f", align {align.name}")
-                call.block.replace(call, ())
             elif call.called.startswith(_HELD):
                 call.operands[0] = Constant(f"@oxide.{call.called.removeprefix(_HELD)}", "ptr")
         function.entry.insert(0, arrays.values())
-        function.replace(arrays)
+        function.supersede(arrays)
     module.functions = {symbol: each for symbol, each in module.functions.items() if not symbol.startswith(_HELD)}
 
 

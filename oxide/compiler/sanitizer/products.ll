@@ -1,5 +1,5 @@
 ; The products of warpgroups in sanitized kernels, as LLVM IR. The CPU device computes a product at its call; a GPU ends it
-; at the wait. So each thread keeps, in an array of words on its stack (``products.py``), what its products still use:
+; at the wait. So each thread keeps, in an array of words on its stack (``check_functions.py``), what its products still use:
 ;
 ; - ``products``: how many it has begun and ended, and the number of tiles;
 ; - a ``product_fragment`` for each fragment that products use;

@@ -13,7 +13,7 @@ import numpy as np
 from oxide.compiler.source.source import at_parameter
 from oxide.errors import ArgumentError, CompileError
 from oxide.host.messages import is_long, written
-from oxide.language import shaped, types
+from oxide.language import slices, types
 from oxide.language.atomic import AtomicSlice
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import SCALARS, ScalarType
@@ -34,7 +34,7 @@ SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AX
     several: (kind, ndim)
     for each, kind in _ONE_AXIS.items()
     for ndim in range(2, 6)
-    if (several := getattr(shaped, f"{each.__name__}{ndim}", None))
+    if (several := getattr(slices, f"{each.__name__}{ndim}", None))
 }
 """The kind and the number of axes of each slice type."""
 SAFE_FLOAT = 3.4e38

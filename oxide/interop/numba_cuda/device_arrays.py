@@ -111,7 +111,7 @@ class DeviceNDArray:
 
     @property
     def _numba_type_(self) -> Any:
-        from oxide.compiler.frontend.lowering.argument_types import numba_type
+        from oxide.compiler.frontend.lowering.types import numba_type
 
         return numba_type(self.box.as_argument().type)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide.compiler.cache.built import BuiltKernel, provide, read_manifest
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.language import arrays, shaped, slices
+from oxide.language import arrays, slices
 from oxide.language.types import SCALARS
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
@@ -97,7 +97,7 @@ def _names_of_types() -> dict[str, Any]:
     from oxide.language.atomic import AtomicSlice
 
     names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
-    for module in (arrays, shaped, slices, tiles):
+    for module in (arrays, slices, tiles):
         names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
     return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
-from oxide.compiler.elementwise.accesses import ITEMS
+from oxide.compiler.elementwise import ITEMS
 from oxide.compiler.fusion.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing

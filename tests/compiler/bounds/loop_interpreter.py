@@ -1,8 +1,8 @@
 """A kernel's loops as Python runs them: the reference that hoisted bounds checks are compared with.
 
 It walks the kernel's syntax tree one access at a time, with integers of 64 bits that wrap, and knows nothing of
-hoisting. An access outside its slice reads 0 and goes on; the first is remembered. Views are lists of places in a
-slice, made over whole numbers.
+hoisting. An access outside its slice reads 0 and goes on; the first is remembered. Views are lists of elements,
+made over whole numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class View:
-    """What a ``MatrixView``'s row or column is: a name for faults, and the elements."""
+    """What a row or column is: a name for faults, and the elements."""
 
     slice: str
     elements: list[int]
@@ -23,7 +23,7 @@ class View:
 
 @dataclass
 class Interpreter:
-    """One thread. ``variables`` are its parameters; slices are lists of ints."""
+    """One thread. ``variables`` are its parameters; slices are lists of ints, matrices NumPy's arrays."""
 
     variables: dict[str, Any]
     first_fault: tuple[str, int, int, int] | None = None
@@ -102,8 +102,8 @@ class Interpreter:
                 return min(self._value(left), self._value(right))
             case ast.Call(func=ast.Name(id="len"), args=[view]):
                 return len(self._value(view).elements)
-            case ast.Call(func=ast.Attribute(value=ast.Call(args=[ast.Name(id=name), stride]), attr=part), args=args):
-                return self._view(name, self._value(stride), part, *(self._value(arg) for arg in args))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=part), args=args):
+                return self._view(name, part, *(self._value(arg) for arg in args))
             case ast.Subscript(value=ast.Name(id=name), slice=index):
                 return self._read(name, self._value(index), node.lineno)
             case _:
@@ -120,20 +120,19 @@ class Interpreter:
         view = self._value(node)
         return iter(view.elements if isinstance(view, View) else view)
 
-    def _view(self, name: str, stride: int, part: str, *args: int) -> Any:
+    def _view(self, name: str, part: str, *args: int) -> Any:
         """A view, a list of views for a tile, or None."""
-        row, col, rows, cols = {"row": lambda i, k: (i, 0, 1, k), "col": lambda j, k: (0, j, k, 1)}.get(
+        matrix = self.variables[name]
+        height, width = matrix.shape
+        row, col, rows, cols = {"row": lambda i: (i, 0, 1, width), "col": lambda j: (0, j, height, 1)}.get(
             part, lambda *all_four: all_four
         )(*args)
-        elements = self.variables[name]
-        if min(row, col, rows, cols) < 0 or col + cols > stride:
+        if min(row, col, rows, cols) < 0 or row + rows > height or col + cols > width:
             return None
-        if rows > 0 and (row + rows - 1) * stride + col + cols > len(elements):
-            return None
-        lines = [elements[(row + i) * stride + col : (row + i) * stride + col + cols] for i in range(rows)]
+        inside = matrix[row : row + rows, col : col + cols]
         if part == "tile":
-            return [View(name, line) for line in lines]
-        return View(name, [element for line in lines for element in line])
+            return [View(name, line.tolist()) for line in inside]
+        return View(name, inside.ravel().tolist())
 
     def _read(self, name: str, index: int, line: int) -> int:
         elements = self.variables[name]

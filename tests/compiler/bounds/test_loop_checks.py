@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, u64, zip_exact
+from oxide import CompileError, DisjointSlice, Slice, Slice2, i32, i64, kernel, thread, u32, u64, zip_exact
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import KernelAssertionError
 from tests.choosing import examples
@@ -31,7 +31,10 @@ NESTS = int(os.environ.get("OXIDE_LOOP_NESTS", "20"))
 PARTS = 4
 SIZES = 20
 
-HEAD = """def nest(p: i64, q: i64, n: i32, m: u32, x: Slice[i64], w: Slice[i64], out: DisjointSlice[i64]):
+HEAD = """def nest(
+    p: i64, q: i64, n: i32, m: u32, x: Slice[i64], w: Slice[i64], a: Slice2[i64], b: Slice2[i64],
+    out: DisjointSlice[i64],
+):
     element = out.get_mut(thread.index_1d())
     if element is not None:
         acc = i64(0)
@@ -129,13 +132,10 @@ def views(draw: Any, variables: list[str], depth: int) -> list[str]:
     place = st.one_of(few, few, few, odd).map("i64({})".format)
     # A count of rows without columns may be any number, and a loop over as many would not end.
     count = st.one_of(few, few, few, st.sampled_from(["(-1)", "5", "min(i64(p), i64(6))", "min(i64(n), i64(6))"]))
-    stride = st.one_of(*[st.integers(2, 6).map(str)] * 4, odd).map("i64({})".format)
-
-    def matrix() -> str:
-        return f"MatrixView({draw(st.sampled_from(['x', 'w']))}, {draw(stride)})"
+    matrices = st.sampled_from(["a", "b"])
 
     def vector() -> str:
-        return f"{matrix()}.{draw(st.sampled_from(['row', 'col']))}({draw(place)}, {draw(count)})"
+        return f"{draw(matrices)}.{draw(st.sampled_from(['row', 'col']))}({draw(place)})"
 
     body = ["acc = acc * 3 + e", *draw(st.sampled_from([[], ["k += 1"], ["if e > 3:", "    break"]]))]
     kind = draw(st.sampled_from(["vector", "index", "zip", "tile", "item"]))
@@ -146,7 +146,7 @@ def views(draw: Any, variables: list[str], depth: int) -> list[str]:
         setup = [f"{name} = {first}", f"u{depth} = {second}", f"if {name} is not None and u{depth} is not None:"]
         loop = [f"for e, g in zip_exact({name}, u{depth}):", "    acc = acc * 5 + g", *indented(body)]
     elif kind == "tile":
-        setup = [f"{name} = {matrix()}.tile({draw(place)}, {draw(place)}, {draw(count)}, {draw(count)})"]
+        setup = [f"{name} = {draw(matrices)}.tile({draw(place)}, {draw(place)}, {draw(count)}, {draw(count)})"]
         setup += [f"if {name} is not None:"]
         loop = [f"for one in {name}:", "    for e in one:", *indented(indented(body))]
     else:
@@ -184,7 +184,7 @@ def build(source: str) -> Kernel:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {
         "i32": i32, "i64": i64, "u32": u32, "u64": u64, "Slice": Slice, "DisjointSlice": DisjointSlice,
-        "thread": thread, "MatrixView": MatrixView, "zip_exact": zip_exact, "__name__": "nests",
+        "Slice2": Slice2, "thread": thread, "zip_exact": zip_exact, "__name__": "nests",
     }  # fmt: skip
     exec(compile(source, file, "exec"), scope)
     return kernel(scope["nest"])
@@ -195,23 +195,29 @@ def compare(nest: Kernel, source: str, sizes: tuple[int, int, int, int, int, int
     p, q, n, m, x_length, w_length = sizes
     x = np.arange(1, x_length + 1, dtype=np.int64) * 0x9E3779B97F4A7C
     w = np.arange(w_length, dtype=np.int64) % 5
+    a, b = (matrix_of(each, 1 + p % 6) for each in (x, w))
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.FunctionDef)
     guarded = definition.body[1]
     assert isinstance(guarded, ast.If)
-    expected = Interpreter({"p": p, "q": q, "n": n, "m": m, "x": x.tolist(), "w": w.tolist()})
+    expected = Interpreter({"p": p, "q": q, "n": n, "m": m, "x": x.tolist(), "w": w.tolist(), "a": a, "b": b})
     try:
         expected.run(guarded.body)
     except TooLong:
         return "too long"
     out = np.full(1, -1, np.int64)
-    record = run_blocks(nest, (1, 1, 1), (1, 1, 1), p, q, n, m, x, w, out)
+    record = run_blocks(nest, (1, 1, 1), (1, 1, 1), p, q, n, m, x, w, a, b, out)
     fault = fault_of(nest, record)
     found = None if fault is None else described(fault)
     assert found == expected.first_fault, f"sizes {sizes}\n{source}"
     # A thread whose check fails leaves the kernel.
     assert out[0] == (expected.result if fault is None else -1), f"sizes {sizes}\n{source}"
     return "ok" if fault is None else "fault"
+
+
+def matrix_of(elements: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+    """As many whole rows as there are."""
+    return elements[: elements.size // width * width].reshape(-1, width)
 
 
 def described(fault: Any) -> tuple[str, int, int, int]:

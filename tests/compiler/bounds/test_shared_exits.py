@@ -12,7 +12,7 @@ import pytest
 
 import oxide
 from oxide import BoundsError, h2d, kernel, zeros
-from oxide.compiler.bounds.shared_exits import MANY_CHECKS, share_exits
+from oxide.compiler.bounds.exits import MANY_CHECKS, share_exits
 from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import run_blocks
 

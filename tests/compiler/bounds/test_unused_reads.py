@@ -20,10 +20,10 @@ from oxide import (
     DisjointSlice,
     KernelAssertionError,
     LocalArray,
-    MatrixView,
     RowMajorTiles,
     SharedArray,
     Slice,
+    Slice2,
     Tiles,
     d2h,
     device,
@@ -76,30 +76,30 @@ def a_vector_that_is_not_aligned(i: i64, x: Slice[i32], no: DisjointSlice[i32], 
 
 
 @kernel
-def an_element_of_a_view(i: i64, x: Slice[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
-    view = MatrixView(x, 2).row(0, 2)
+def an_element_of_a_view(i: i64, x: Slice2[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
+    view = x.row(0)
     if view is not None:
         unused = view[i]
     y.unchecked_mut[0] = 7
 
 
 @kernel
-def the_second_axis_of_a_view(i: i64, x: Slice[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
-    tile = MatrixView(x, 2).tile(0, 0, 2, 2)
+def the_second_axis_of_a_view(i: i64, x: Slice2[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
+    tile = x.tile(0, 0, 2, 2)
     if tile is not None:
         unused = tile[0, i]
     y.unchecked_mut[0] = 7
 
 
 @kernel
-def the_length_of_no_view(i: i64, x: Slice[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
-    unused = len(MatrixView(x, i).row(i, i))  # type: ignore[arg-type]
+def the_length_of_no_view(i: i64, x: Slice2[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
+    unused = len(x.row(i))  # type: ignore[arg-type]
     y.unchecked_mut[0] = 7
 
 
 @kernel
-def views_of_two_lengths(i: i64, x: Slice[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
-    one, other = MatrixView(x, 2).row(0, 2), MatrixView(x, 1).row(0, 1)
+def views_of_two_lengths(i: i64, x: Slice2[i32], no: DisjointSlice[i32], y: DisjointSlice[i32]) -> None:
+    one, other = x.row(0), x.col(0)
     if one is not None and other is not None:
         for a, b in zip_exact(one, other):
             unused = a + b
@@ -209,7 +209,7 @@ def test_the_thread_ends_at_its_fault(faulty: Kernel, kinds: tuple[str, ...]) ->
     if kinds and os.environ.get("OXIDE_DEVICE") == "cuda":
         pytest.skip("the sanitizer is the CPU device's")
     each = Kernel(faulty.function, sanitize=kinds, names=globals()) if kinds else faulty
-    x, y = np.arange(8, dtype=np.int32), np.zeros(1, np.int32)
+    x, y = np.arange(8, dtype=np.int32).reshape(4, 2), np.zeros(1, np.int32)
     record = run_blocks(each, (1, 1, 1), (1, 1, 1), _FAR, x, np.zeros(0, np.int32), y)
     fault = fault_of(each, record)
     assert isinstance(fault, BoundsError | KernelAssertionError)

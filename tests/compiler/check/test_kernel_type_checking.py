@@ -86,21 +86,20 @@ def test_the_kernel_library_passes(cache: Path) -> None:
 
 VIEWS = """
 from typing import Literal
-from oxide import AtomicSlice, DisjointSlice, MatrixView, RowMajorTiles, Slice, Tiles
+from oxide import AtomicSlice, DisjointSlice, RowMajorTiles, Slice2, Tiles
 from oxide import f32, kernel, thread, u32, zip_exact
 
 @kernel
 def safe(
     n: u32,
-    a: Slice[f32],
+    m: Slice2[f32],
     c: DisjointSlice[f32, Tiles[Literal[4]]],
     d: DisjointSlice[f32, RowMajorTiles[Literal[2], Literal[2]]],
     e: DisjointSlice[f32],
     h: AtomicSlice[f32],
 ) -> None:
     i = thread.index_1d()
-    m = MatrixView(a, n)
-    row, col = m.row(0, n), m.col(0, n)
+    row, col = m.row(0), m.col(0)
     tile, rest, flat = m.tile(0, 0, 2, 2), c.get_remainder(i), c.get_mut(i)
     total = f32(0.0)
     if row is not None and col is not None:
@@ -123,10 +122,10 @@ def safe(
             matrix[0, 1] = total
 """
 
-WRONG = """    for x in m.row(0, n): pass
-    m.col(0, n)[0]
+WRONG = """    for x in m.row(0): pass
+    m.col(0)[0]
     m.tile(0, 0, 2, 2)[0, 0]
-    zip_exact(m.row(0, n), m.col(0, n))
+    zip_exact(m.row(0), m.col(0))
     c.get_mut(i)[0] = total
     c.get_remainder(i)[0] = total
     c.get_mut(0)
@@ -134,7 +133,7 @@ WRONG = """    for x in m.row(0, n): pass
     e.get_remainder(i)
     e.get_mut(i)[0] = total
     c[0] = total
-    MatrixView(c, n)
+    m.row(0, n)
     if row is not None: row[0] = total
     if flat is not None: flat.value = total
     if flat is not None: flat[0, 0] = total

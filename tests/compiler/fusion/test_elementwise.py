@@ -24,7 +24,7 @@ from oxide import (
     kernel,
     thread,
 )
-from oxide.compiler.elementwise.accesses import Elementwise, OwnAccess
+from oxide.compiler.elementwise import Elementwise, OwnAccess
 from oxide.compiler.fusion.fusion import Stage, fused, reason_against
 from oxide_kernels import axpy, gelu, map_, relu
 

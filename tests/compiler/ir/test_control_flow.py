@@ -100,9 +100,7 @@ def test_a_copied_loop_leaves_to_the_same_blocks() -> None:
     assert outer.children == [inner]
     assert outer.header.name == "%outer"
     assert inner.preheader is outer.header
-    copies = copy_loop(function, outer, ".copy")
-    copied = copies[outer.header]
-    assert isinstance(copied, Block)
+    copied = copy_loop(function, outer, ".copy").header
     entered = Block("%choose", [Branch(outer.header, copied, number(0, "i1"))])
     function.add(entered)
     function.entry.jump_to(entered)

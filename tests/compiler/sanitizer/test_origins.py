@@ -11,7 +11,7 @@ from numba.cuda.misc.special import literal_unroll
 
 from oxide import LaunchConfig, d2h, h2d, kernel, zeros
 from oxide.compiler.ir.parser import parse_function
-from oxide.compiler.sanitizer.origins import Origins
+from oxide.compiler.sanitizer.regions import Origins
 from tests.compiler.sanitizer.sanitized import BOTH, error_of, on_the_cpu_device
 from tests.source_lines import line_of
 

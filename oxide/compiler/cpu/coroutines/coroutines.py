@@ -40,11 +40,10 @@ from typing import Any
 from oxide.compiler.cpu import primitives
 from oxide.compiler.cpu.primitives import BLOCK_FIELD, CONTEXT
 from oxide.compiler.ir import parameters
-from oxide.compiler.ir.files import ir_file, with_addresses
-from oxide.compiler.ir.llvm import header, run_passes
+from oxide.compiler.ir.llvm import header, ir_file, link, run_passes, with_addresses
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
-from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.primitives import threads, warps
 from oxide.compiler.primitives.effects import WAITING

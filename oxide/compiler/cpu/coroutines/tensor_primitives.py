@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.ir.files import ir_file
-from oxide.compiler.ir.tiled_parameters import MOST_AXES, TILE_COPIES, TileCopy
+from oxide.compiler.ir.llvm import ir_file
+from oxide.compiler.ir.primitives import MOST_AXES, TILE_COPIES, TileCopy
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 from oxide.language.types import NARROW
 

@@ -7,7 +7,7 @@ differ in the last bit. On the CPU, libdevice's fast approximations are computed
 
 from __future__ import annotations
 
-from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.ir.known_functions import QUOTIENTS, quotient
 from oxide.compiler.ir.module import Module
 from oxide.errors import CompileError
 

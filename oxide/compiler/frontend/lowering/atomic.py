@@ -7,17 +7,17 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language import atomic
 from oxide.language.types import ATOMIC
 
-from .common import check_value
+from .common import check_value, methods
 from .primitives import call_primitive
-from .registry import lowering_registry, note, typing_registry, value_if
+from .registry import bound, lowering_registry, note, parameters, typing_registry, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, check_indices, element_of
+from .slices import SliceType, axes_inside, element_of
 from .types import HalfType, display
 
 _HALF_METHODS = ("fetch_add", "exchange", "compare_exchange", "load", "store")
@@ -52,26 +52,6 @@ def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
 
 
-class _Methods(AttributeTemplate):  # type: ignore[misc]
-    def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _METHODS or (isinstance(kind, SliceType) and kind.kind != "atomic"):
-            return None
-        if isinstance(kind, BlockArrayType) and kind.kind == "LocalArray":
-            note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
-            return None
-        return types.BoundFunction(_TEMPLATES[name], kind)
-
-
-@typing_registry.register_attr
-class SliceMethods(_Methods):
-    key = SliceType
-
-
-@typing_registry.register_attr
-class BlockArrayMethods(_Methods):
-    key = BlockArrayType
-
-
 def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
     """Returns the type of the argument ``name`` of a call, which must be an ordering or a scope of the same kind as
     ``default``. If the argument is missing, returns the type of ``default``. If it is anything else, adds a note and
@@ -85,28 +65,17 @@ def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
     return None
 
 
-def _bind(name: str, args: tuple[Any, ...], kws: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments by name. If they do not match the method's parameters, adds a note and returns None."""
-    values = {0: [], 1: ["value"], 2: ["expected", "value"]}[_METHODS[name]]
-    names = ["index", *values, "ordering", "scope"]
-    bound = dict(zip(names, args, strict=False))
-    if len(args) > len(names) or set(kws) & set(bound) or not set(kws) <= set(names):
-        bound = {}
-    bound |= kws
-    if not {"index", *values} <= set(bound):
-        note(f".{name} takes ({', '.join(names)}), the last two optional")
-        return None
-    return bound
-
-
 def _make_template(name: str) -> Any:
+    required = ["index", *([], ["value"], ["expected", "value"])[_METHODS[name]]]
+
     class Method(AbstractTemplate):  # type: ignore[misc]
         key = f"oxide.atomic.{name}"
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             kind = self.this
-            bound = _bind(name, args, dict(kws or {}))
-            if bound is None:
+            given = bound((*required, "ordering", "scope"), args, kws, optional=2)
+            if given is None:
+                note(f".{name} takes ({', '.join(required)}, ordering, scope), the last two optional")
                 return None
             if display(kind.dtype) not in ATOMIC:
                 note(f"atomics take {' '.join(ATOMIC)}, and {_shown(kind)} has elements of {display(kind.dtype)}")
@@ -118,34 +87,33 @@ def _make_template(name: str) -> Any:
             if name in _INTEGER_ONLY and isinstance(kind.dtype, types.Float):
                 note(f".{name} takes integers, and the elements of {_shown(kind)} are {display(kind.dtype)}")
                 return None
-            index = bound["index"]
+            index = given["index"]
             if isinstance(kind, SliceType) and kind.ndim == 1 and not isinstance(index, types.Integer):
                 note(f"the index of {_shown(kind)}.{name} is an integer, not {display(index)}")
                 return None
-            if not (check_indices if isinstance(kind, SliceType) else check_index)(kind, index):
+            if not check_index(kind, index):
                 return None
-            values = [bound[key] for key in ("expected", "value") if key in bound]
+            values = [given[each] for each in required[1:]]
             if not all(check_value(kind.dtype, value) for value in values):
                 return None
-            settings = _setting(bound, "ordering", atomic.RELAXED), _setting(bound, "scope", atomic.DEVICE)
+            settings = _setting(given, "ordering", atomic.RELAXED), _setting(given, "scope", atomic.DEVICE)
             if None in settings:
                 return None
             result = types.none if name == "store" else kind.dtype
             found = signature(result, types.unliteral(index), *[kind.dtype] * len(values), *settings, recvr=kind)
-            return found.replace(pysig=_parameters(name))
+            return found.replace(pysig=parameters(*required, ordering=atomic.RELAXED, scope=atomic.DEVICE))
 
     return Method
 
 
-def _parameters(name: str) -> Any:
-    import inspect
+def _has_atomics(kind: Any, name: str) -> bool:
+    if kind.kind == "LocalArray":
+        note(f"a LocalArray belongs to one thread and has no .{name}; read and write it with [...]")
+        return False
+    return isinstance(kind, BlockArrayType) or kind.kind == "atomic"
 
-    whole = inspect.signature(getattr(atomic.AtomicAccess, name))
-    given = list(whole.parameters.values())[1:]
-    return inspect.Signature([p.replace(annotation=p.empty) for p in given])
 
-
-_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+methods(SliceType, BlockArrayType, has=_has_atomics, **{name: _make_template(name) for name in _METHODS})
 
 
 def _shown(kind: Any) -> str:
@@ -201,21 +169,15 @@ def _operation(name: str, dtype: Any) -> str:
 @typing_registry.register_global(atomic.fence)
 class Fence(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        bound = dict(zip(("ordering", "scope"), args, strict=False)) | dict(kws or {})
-        settings = _setting(bound, "ordering", atomic.SEQUENTIAL), _setting(bound, "scope", atomic.DEVICE)
-        if len(args) > 2 or not set(bound) <= {"ordering", "scope"} or None in settings:
+        given = bound(("ordering", "scope"), args, kws, optional=2)
+        if given is None:
             return None
-        return signature(types.none, *settings).replace(pysig=_fence_parameters)
-
-
-def _fence_signature() -> Any:
-    import inspect
-
-    whole = inspect.signature(atomic.fence)
-    return inspect.Signature([p.replace(annotation=p.empty) for p in whole.parameters.values()])
-
-
-_fence_parameters = _fence_signature()
+        settings = _setting(given, "ordering", atomic.SEQUENTIAL), _setting(given, "scope", atomic.DEVICE)
+        if None in settings:
+            return None
+        return signature(types.none, *settings).replace(
+            pysig=parameters(ordering=atomic.SEQUENTIAL, scope=atomic.DEVICE)
+        )
 
 
 @lowering_registry.lower(atomic.fence, types.Any, types.Any)

@@ -34,11 +34,9 @@ from oxide.compiler.check.numpy_functions import CMATH
 from oxide.compiler.signature.device_function import device
 from oxide.language.types import i64
 
-from .mathematics import call_of_floats, plain
-from .operators import forms_of, operation_of
-from .python_mathematics import call_device_function
+from .mathematics import call_device_function, call_of_floats, plain
 from .registry import lowering_registry, note, session, typing_registry
-from .types import HalfType, OpenFloat, display
+from .types import HalfType, OpenFloat, display, forms_of, operation_of
 
 
 class PythonComplex(types.Complex):  # type: ignore[misc]

@@ -1,4 +1,5 @@
-"""``print(…)`` and ``oxide.debug``: calls of primitives that both back ends define (``compiler.ir.debugging``)."""
+"""``print(…)``, ``oxide.debug`` and ``assert``: calls of primitives that both back ends define
+(``compiler.ir.primitives``)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from oxide.compiler.check.conveniences import FORMAT
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language import debug
 
-from .constant import constant_of
+from .captured import constant_of
 from .primitives import call_primitive, register, site
 from .registry import note
 from .types import HalfType, display
@@ -184,3 +185,10 @@ def _stop(function: Any) -> None:
 
 _stop(debug.trap)
 _stop(debug.breakpoint)
+
+
+def lower_failure(builder: Any, arguments: tuple[Any, ...] | None) -> None:
+    """Emits the call that records the failure of the assert being lowered. The thread then leaves the kernel as if the
+    assert had raised. ``arguments`` holds the assert's message; it is None or empty if the assert has no message."""
+    message = str(arguments[0]) if arguments else ""
+    call_primitive(builder, ir.VoidType(), "oxide.assertion_failed", (), site(builder, "", message))

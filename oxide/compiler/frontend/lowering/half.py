@@ -25,10 +25,9 @@ from oxide.language.narrow import bits_of
 from oxide.language.types import SCALARS, of_narrow_scalar
 
 from .common import primitive
-from .operators import ARITHMETIC, COMPARISONS, forms_of, operation_of
 from .primitives import call
 from .registry import lowering_registry, typing_registry
-from .types import NUMBA_TYPES, HalfType
+from .types import ARITHMETIC, COMPARISONS, NUMBA_TYPES, HalfType, forms_of, operation_of
 
 _SINGLE = ir.FloatType()
 
@@ -131,11 +130,15 @@ def _name(kind: Any) -> str:
     return "f16" if kind == types.float16 else str(kind.name)
 
 
-def _widen(builder: Any, kind: Any, value: Any) -> Any:
+def widen(builder: Any, kind: Any, value: Any) -> Any:
+    """Returns the f32 that is equal to a narrow float, or to a float16 of numba's."""
     return call(builder, f"oxide.{_name(kind)}.widen", _SINGLE, value)
 
 
-def _narrow(builder: Any, kind: Any, value: Any) -> Any:
+def narrow(builder: Any, kind: Any, value: Any) -> Any:
+    """Returns the narrow float nearest to an f32 or f64."""
+    if value.type == ir.DoubleType():
+        value = call(builder, "oxide.round_to_odd", _SINGLE, value)
     return call(builder, f"oxide.{_name(kind)}.narrow", ir.IntType(kind.bitwidth), value)
 
 
@@ -146,8 +149,8 @@ def through_single(single: Any) -> Any:
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         result = types.boolean if sig.return_type == types.boolean else types.float32
         implementation = context.get_function(single, signature(result, *[types.float32] * len(args)))
-        found = implementation(builder, [_widen(builder, sig.args[0], value) for value in args])
-        return found if result == types.boolean else _narrow(builder, sig.return_type, found)
+        found = implementation(builder, [widen(builder, sig.args[0], value) for value in args])
+        return found if result == types.boolean else narrow(builder, sig.return_type, found)
 
     return lowered
 
@@ -164,7 +167,7 @@ def _lower_extreme(function: Any) -> None:
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        first, second = (_widen(builder, sig.return_type, value) for value in args)
+        first, second = (widen(builder, sig.return_type, value) for value in args)
         return builder.select(builder.fcmp_ordered(comparison, second, first), args[1], args[0])
 
     _register(function, lowered, 2)
@@ -217,9 +220,9 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     following = builder.add(size, one)
     is_largest = builder.icmp_unsigned("==", following, beyond)
     upper = builder.select(is_largest, size, following)
-    difference = builder.fsub(_widen(builder, kind, upper), _widen(builder, kind, builder.sub(upper, one)))
+    difference = builder.fsub(widen(builder, kind, upper), widen(builder, kind, builder.sub(upper, one)))
     is_finite = builder.icmp_unsigned("<", size, beyond)
-    return builder.select(is_finite, _narrow(builder, kind, difference), size)
+    return builder.select(is_finite, narrow(builder, kind, difference), size)
 
 
 for _function in (*_ARITHMETIC, *COMPARISONS):
@@ -241,29 +244,27 @@ for _function in _UNARY:
 
 @lowering_registry.lower_cast(HalfType, types.Float)
 def _cast_to_float(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return context.cast(builder, _widen(builder, source, value), types.float32, target)
+    return context.cast(builder, widen(builder, source, value), types.float32, target)
 
 
 @lowering_registry.lower_cast(HalfType, types.Integer)
 def _cast_to_integer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return context.cast(builder, _widen(builder, source, value), types.float32, target)
+    return context.cast(builder, widen(builder, source, value), types.float32, target)
 
 
 @lowering_registry.lower_cast(HalfType, types.Boolean)
 def _cast_to_boolean(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return builder.fcmp_unordered("!=", _widen(builder, source, value), ir.Constant(_SINGLE, 0.0))
+    return builder.fcmp_unordered("!=", widen(builder, source, value), ir.Constant(_SINGLE, 0.0))
 
 
 @lowering_registry.lower_cast(HalfType, HalfType)
 def _cast_half(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value if source == target else _narrow(builder, target, _widen(builder, source, value))
+    return value if source == target else narrow(builder, target, widen(builder, source, value))
 
 
 @lowering_registry.lower_cast(types.Float, HalfType)
 def _cast_from_float(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    if source == types.float64:
-        value = call(builder, "oxide.round_to_odd", _SINGLE, value)
-    return _narrow(builder, target, value)
+    return narrow(builder, target, value)
 
 
 @lowering_registry.lower_cast(types.Integer, HalfType)

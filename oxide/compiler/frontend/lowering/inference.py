@@ -17,7 +17,7 @@ from numba.cuda import types
 from numba.cuda import utils as numba_utils
 from numba.cuda.core import bytecode, errors, typed_passes
 from numba.cuda.core import ir as numba_ir
-from numba.cuda.core.compiler_machinery import AnalysisPass, FunctionPass
+from numba.cuda.core.compiler_machinery import FunctionPass
 from numba.cuda.core.typeinfer import ConstraintNetwork, IntrinsicCallConstraint
 from numba.cuda.typing.context import CallStack
 
@@ -28,14 +28,11 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.host.messages import written
 
-from .authors import is_numbas, rank_of
 from .captured import outside
-from .integer_constants import FoldIntegers
-from .recorded_typings import KeepTypes
-from .recorded_widenings import RecordWidening
-from .refs import RefType
-from .registry import session
-from .tiles import TileRefType
+from .literals import fold_integers
+from .recorded_typings import keep_types, record_widenings
+from .refs import RefType, TileRefType
+from .registry import compiler_pass, is_numbas, rank_of, session
 from .types import display
 
 
@@ -118,46 +115,41 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
         return True
 
 
-class CheckNames(AnalysisPass):  # type: ignore[misc]
+@compiler_pass
+def check_names(state: Any) -> bool:
     """Refuses global and closure names that kernels cannot use, and integers that no type can hold, at the place of
     their use. Marks the names of device arrays. Must run after the pass that removes branches decided by constants."""
+    for block in state.func_ir.blocks.values():
+        for statement in block.body:
+            value = getattr(statement, "value", None)
+            if isinstance(value, numba_ir.Global | numba_ir.FreeVar):
+                _check_name(state, block, statement, value)
+            elif isinstance(value, numba_ir.Const):
+                _check_constant(value.value, statement.loc)
+    return False
 
-    _name = "oxide_check_names"
 
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        for block in state.func_ir.blocks.values():
-            for statement in block.body:
-                value = getattr(statement, "value", None)
-                if isinstance(value, numba_ir.Global | numba_ir.FreeVar):
-                    self._check(state, block, statement, value)
-                elif isinstance(value, numba_ir.Const):
-                    _check_constant(value.value, statement.loc)
-        return False
-
-    def _check(self, state: Any, block: Any, statement: Any, name: Any) -> None:
-        function, place = state.func_id.func, statement.loc
-        if name.value is numba_ir.UNDEFINED:
-            known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
-            problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
-        elif name.value is function or name.name == state.func_id.func_name:
-            return  # a recursive call: numba finds the function without this value
-        else:
-            try:
-                state.typingctx.resolve_value_type(name.value)
-                if session().numba_style:
-                    name.value = outside(name.value, name.name)
-                return
-            except (ValueError, core_errors.NumbaError) as error:  # numba-cuda's error classes extend numba's
-                said = f"Untyped global name '{name.name}': {error}"
-                problem = advice.of_value(name.name, name.value, numba_style=True)
-                found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
-                if found is not None:
-                    problem = advice.of_attribute(f"{name.name}.{found.attr}", name.value, found.attr)
-                    place = found.loc
-        raise refused_at(place, problem, said)
+def _check_name(state: Any, block: Any, statement: Any, name: Any) -> None:
+    function, place = state.func_id.func, statement.loc
+    if name.value is numba_ir.UNDEFINED:
+        known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
+        problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
+    elif name.value is function or name.name == state.func_id.func_name:
+        return  # a recursive call: numba finds the function without this value
+    else:
+        try:
+            state.typingctx.resolve_value_type(name.value)
+            if session().numba_style:
+                name.value = outside(name.value, name.name)
+            return
+        except (ValueError, core_errors.NumbaError) as error:  # numba-cuda's error classes extend numba's
+            said = f"Untyped global name '{name.name}': {error}"
+            problem = advice.of_value(name.name, name.value, numba_style=True)
+            found = _attribute_of(block, statement.target) if isinstance(name.value, type) else None
+            if found is not None:
+                problem = advice.of_attribute(f"{name.name}.{found.attr}", name.value, found.attr)
+                place = found.loc
+    raise refused_at(place, problem, said)
 
 
 def _check_constant(value: Any, place: Any) -> None:
@@ -181,42 +173,36 @@ def _attribute_of(block: Any, variable: Any) -> Any:
     return None
 
 
-class CheckReferences(AnalysisPass):  # type: ignore[misc]
+@compiler_pass
+def check_references(state: Any) -> bool:
     """Refuses ``element = x[i]`` if ``element`` was assigned a result of ``get_mut`` before. The assignment would bind
     the name to a number and would not write to the output."""
-
-    _name = "oxide_check_references"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        if session().numba_style:
-            return False
-        references: dict[str, ColumnPlace] = {}
-        numbers: list[tuple[str, Any, ColumnPlace]] = []
-        scope = next(iter(state.func_ir.blocks.values())).scope
-        names = {version: name for name, versions in scope.var_redefinitions.items() for version in versions}
-        for block in state.func_ir.blocks.values():
-            for statement in block.body:
-                if not isinstance(statement, numba_ir.Assign) or _is_phi(statement.value):
-                    continue
-                name, kind = (
-                    names.get(statement.target.name, statement.target.name),
-                    state.typemap[statement.target.name],
-                )
-                if name.startswith("$"):
-                    continue
-                if isinstance(kind, RefType | TileRefType):
-                    first = references.setdefault(name, statement.loc)
-                    if statement.loc.line < first.line:
-                        references[name] = statement.loc
-                elif isinstance(kind, types.Number | types.Boolean):
-                    numbers.append((name, kind, statement.loc))
-        for name, kind, place in sorted(numbers, key=lambda each: each[2].line):
-            if name in references and references[name].line < place.line:
-                raise refused_at(place, advice.rebound(name, display(kind)))
+    if session().numba_style:
         return False
+    references: dict[str, ColumnPlace] = {}
+    numbers: list[tuple[str, Any, ColumnPlace]] = []
+    scope = next(iter(state.func_ir.blocks.values())).scope
+    names = {version: name for name, versions in scope.var_redefinitions.items() for version in versions}
+    for block in state.func_ir.blocks.values():
+        for statement in block.body:
+            if not isinstance(statement, numba_ir.Assign) or _is_phi(statement.value):
+                continue
+            name, kind = (
+                names.get(statement.target.name, statement.target.name),
+                state.typemap[statement.target.name],
+            )
+            if name.startswith("$"):
+                continue
+            if isinstance(kind, RefType | TileRefType):
+                first = references.setdefault(name, statement.loc)
+                if statement.loc.line < first.line:
+                    references[name] = statement.loc
+            elif isinstance(kind, types.Number | types.Boolean):
+                numbers.append((name, kind, statement.loc))
+    for name, kind, place in sorted(numbers, key=lambda each: each[2].line):
+        if name in references and references[name].line < place.line:
+            raise refused_at(place, advice.rebound(name, display(kind)))
+    return False
 
 
 def _is_phi(value: Any) -> bool:
@@ -359,17 +345,14 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
         if kind is numba_compiler.CUDATranslateBytecode:
             kind = TranslateBytecode
         elif kind is typed_passes.NopythonTypeInference:
-            result.append((CheckNames, "check the names from outside"))
-            result.append((FoldIntegers, "compute with known integers"))
+            result.append((check_names, "check the names from outside"))
+            result.append((fold_integers, "compute with known integers"))
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
-            result.append((CheckReferences, "check what is bound to the names of references"))
-            result.append((RecordWidening, "record arithmetic that is wider than its operands"))
-            result.append((KeepTypes, "keep the types for the interpreter"))
+            result.append((check_references, "check what is bound to the names of references"))
+            result.append((record_widenings, "record arithmetic that is wider than its operands"))
+            result.append((keep_types, "keep the types for the interpreter"))
     return result
 
 
 numba_compiler.register_pass(mutates_CFG=True, analysis_only=False)(TranslateBytecode)
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckNames)
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(CheckReferences)
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(RecordWidening)

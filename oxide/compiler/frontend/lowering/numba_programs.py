@@ -20,7 +20,7 @@ from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 from numba.cuda.types import void
 from numba.cuda.typing.templates import Signature
 
-from oxide.compiler.frontend.lowering.argument_types import numba_type
+from oxide.compiler.frontend.lowering.types import numba_type
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.source import keep_text
 from oxide.errors import LaunchError

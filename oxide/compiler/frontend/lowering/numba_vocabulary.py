@@ -2,31 +2,33 @@
 
 numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and similar functions to NVVM intrinsics and inline PTX,
 through templates, intrinsics and overloads. All of these end in ``builder.call``, so ``PrimitiveBuilder`` replaces the
-calls there. At that point the line being lowered is still known, so a fault can name it. Arrays in shared and local
-memory have a lowering of their own here, because numba-cuda's lowering places shared arrays in its own globals and asks
-libNVVM for the size of an element.
+calls there. At that point the line being lowered is still known, so a fault can name it. float16 has a lowering of its
+own here, and so have arrays in shared and local memory, because numba-cuda's lowering places shared arrays in its own
+globals and asks libNVVM for the size of an element.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cudaimpl, types
+from numba.cuda import cudaimpl, fp16, types
 from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.typing.npydecl import parse_dtype
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.primitives.threads import GRID_BARRIER
 
-from .numba_half import CONVERSIONS
+from .half import lower_absolute, lower_negative, lower_positive, narrow, through_single, widen
 from .primitives import as_bit, call_primitive, site
 from .registry import lowering_registry
 from .shared import local_memory, static_memory
 from .total_builder import TotalBuilder
+from .types import COMPARISONS, forms_of
 
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
@@ -40,6 +42,111 @@ _SHUFFLES = ("idx", "up", "down", "bfly")
 _VOTES = ("all", "any", "uniform", "ballot")
 _FENCES = {"cta": "block", "gl": "device", "sys": "system"}
 _SEQUENTIALLY_CONSISTENT = 4
+
+
+# float16: ``cuda.fp16`` and its operators, computed in f32 and rounded after each step. numba-cuda lowers them to calls
+# of CUDA C++ functions, which must be compiled by NVRTC and linked. A sum, product, quotient or square root is the same
+# as with a single rounding, because f32 has more than twice the precision of f16.
+
+_HALF = types.float16
+_SINGLE = ir.FloatType()
+_DOUBLE = ir.DoubleType()
+
+_BINARY = {
+    function: getattr(fp16, f"h{function.__name__}")
+    for function in (operator.add, operator.sub, operator.mul, max, min, *COMPARISONS)
+} | {operator.truediv: fp16.hdiv}
+_ROUNDED = {operator.add: "__hadd_rn", operator.sub: "__hsub_rn", operator.mul: "__hmul_rn"}
+_UNARY = "ceil floor trunc rint sqrt rsqrt cos sin exp exp2 exp10 log log2 log10 tanh"
+
+
+def _lower(function: Any, count: int, lowered: Any) -> None:
+    lowering_registry.lower(function, *[_HALF] * count)(lowered)
+
+
+def _unary(name: str) -> Any:
+    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        single = call_primitive(builder, _SINGLE, f"__nv_{name}f", (widen(builder, _HALF, args[0]),))
+        return narrow(builder, _HALF, single)
+
+    return lowered
+
+
+def _lower_fma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # The product of two f16 is exact in f64. ``narrow`` rounds the sum to odd, as an f32, before it rounds it to f16.
+    left, right, addend = (builder.fpext(widen(builder, _HALF, value), _DOUBLE) for value in args)
+    return narrow(builder, _HALF, builder.fadd(builder.fmul(left, right), addend))
+
+
+def _lower_truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.fcmp_unordered("!=", widen(builder, _HALF, args[0]), _SINGLE(0.0))
+
+
+def _lower_reciprocal(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return narrow(builder, _HALF, builder.fdiv(_SINGLE(1.0), widen(builder, _HALF, args[0])))
+
+
+for _single, _half in _BINARY.items():
+    for _function in (*forms_of(_single), _half):
+        _lower(_function, 2, through_single(_single))
+for _single, _name in _ROUNDED.items():
+    _lower(getattr(fp16, _name), 2, through_single(_single))
+for _name in _UNARY.split():
+    _lower(getattr(fp16, f"h{_name}"), 1, _unary(_name))
+_lower(fp16.htanh_approx, 1, _unary("tanh"))
+_lower(fp16.hfma, 3, _lower_fma)
+for _function in (operator.neg, fp16.hneg):
+    _lower(_function, 1, lower_negative)
+for _function in (abs, fp16.habs):
+    _lower(_function, 1, lower_absolute)
+_lower(operator.pos, 1, lower_positive)
+_lower(fp16.hrcp, 1, _lower_reciprocal)
+_lower(bool, 1, _lower_truth)
+
+
+# Conversions of float16, which numba-cuda writes as inline PTX
+
+
+def _to_float(target: Any) -> Any:
+    def lower(builder: Any, value: Any) -> Any:
+        wide = widen(builder, _HALF, value)
+        return wide if target == _SINGLE else builder.fpext(wide, target)
+
+    return lower
+
+
+def _from_float(builder: Any, value: Any) -> Any:
+    return narrow(builder, _HALF, value)
+
+
+def _to_integer(signed: bool, bits: int) -> Any:
+    def lower(builder: Any, value: Any) -> Any:
+        even = call_primitive(builder, _SINGLE, "llvm.rint.f32", (widen(builder, _HALF, value),))
+        return (builder.fptosi if signed else builder.fptoui)(even, ir.IntType(bits))
+
+    return lower
+
+
+def _from_integer(signed: bool) -> Any:
+    def lower(builder: Any, value: Any) -> Any:
+        return narrow(builder, _HALF, (builder.sitofp if signed else builder.uitofp)(value, _DOUBLE))
+
+    return lower
+
+
+_CONVERSIONS: dict[str, Any] = {
+    "cvt.f32.f16 $0, $1;": _to_float(_SINGLE),
+    "cvt.f64.f16 $0, $1;": _to_float(_DOUBLE),
+    "cvt.rn.f16.f32 $0, $1;": _from_float,
+    "cvt.rn.f16.f64 $0, $1;": _from_float,
+}
+for _letter in "su":
+    for _bits in (8, 16, 32, 64):
+        _CONVERSIONS[f"cvt.rni.{_letter}{_bits}.f16 $0, $1;"] = _to_integer(_letter == "s", _bits)
+        _CONVERSIONS[f"cvt.rn.f16.{_letter}{_bits} $0, $1;"] = _from_integer(_letter == "s")
+
+
+# Calls of NVVM's intrinsics and inline PTX
 
 
 def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -259,7 +366,7 @@ _ASSEMBLY: dict[str, Any] = {
     "nanosleep.u32 $0;": _named("oxide.nanosleep", _VOID),
     "brkpt;": _named("oxide.breakpoint", _VOID),
     "tanh.approx.f32 $0, $1;": _named("__nv_fast_tanhf", ir.FloatType()),
-    **CONVERSIONS,
+    **_CONVERSIONS,
 }
 
 

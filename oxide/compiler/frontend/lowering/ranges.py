@@ -1,4 +1,4 @@
-"""``range`` in oxide's kernels. It has as many iterations as Python's ``range``, for all arguments.
+"""``range`` and ``unroll`` in oxide's kernels. A ``range`` has as many iterations as Python's, for all arguments.
 
 numba subtracts the start from the stop in the counter's own type. The difference may wrap, and then the loop has too
 many iterations or none. Here, the iterations are counted before the loop, in 64 bits and without wrapping. An i32 is
@@ -15,10 +15,13 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.imputils import RefType as Ownership
 from numba.cuda.core.imputils import iternext_impl
-from numba.cuda.typing.templates import signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.language.unroll import unroll
 
 from .common import structure
-from .registry import lowering_registry, proxy
+from .primitives import call
+from .registry import lowering_registry, note, proxy, typing_registry
 
 _WORD = ir.IntType(64)
 _ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constant(_WORD, 2**63 - 1)
@@ -151,6 +154,22 @@ def _magnitude(builder: Any, positive: Any, number: Any) -> Any:
 
 
 def _call(builder: Any, operation: str, left: Any, right: Any) -> Any:
-    function_type = ir.FunctionType(_WORD, (_WORD, _WORD))
-    intrinsic = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{operation}.i64")
-    return builder.call(intrinsic, (left, right))
+    return call(builder, f"llvm.{operation}.i64", _WORD, left, right)
+
+
+# ``unroll(range(…))`` is the range
+
+
+@typing_registry.register_global(unroll)
+class Unroll(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws or not isinstance(args[0], types.RangeType):
+            note("unroll takes a range, as in: for i in unroll(range(8))")
+            return None
+        return signature(args[0], args[0])
+
+
+@lowering_registry.lower(unroll, types.RangeType)
+def _lower_unroll(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    call(builder, "oxide.unroll", ir.VoidType())  # marks the loop for ``compiler/ir/portable.py``
+    return args[0]

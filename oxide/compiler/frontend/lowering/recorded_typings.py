@@ -1,4 +1,5 @@
-"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
+"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``), and arithmetic that is
+wider than its operands.
 
 Before inference, each function is rewritten so that each of its expressions has a line number of its own
 (``check/rewritten.py``). So the line of an instruction identifies the instruction's expression.
@@ -11,21 +12,21 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numba.cuda import compiler as numba_compiler
 from numba.cuda import types
+from numba.cuda import utils as numba_utils
 from numba.cuda.core import ir as numba_ir
-from numba.cuda.core.compiler_machinery import AnalysisPass
 
 from oxide.compiler.check.rewritten import Numbered, numbered
+from oxide.compiler.source.faults import Widening
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 
+from .captured import ConstantArrayType
 from .complex_numbers import COMPLEX_LITERAL, complex_of
-from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
-from .registry import session
+from .registry import compiler_pass, session
 from .shared import BlockArrayType
 from .tensor.fragments import FragmentType
-from .types import NAMES, OPEN
+from .types import COMPARISONS, NAMES, OPEN, HalfType, OpenFloat, display
 
 _NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
 
@@ -51,18 +52,15 @@ class Typings:
         """Returns the ``TypedFunction`` of a function for some argument types. ``function`` is the function as written
         in its file."""
         self.numbered(function)
-        whole = self._numbered[id(function)][1]
-        key = id(whole), tuple(map(types.unliteral, args))
-        if key not in self._functions:
-            self._functions[key] = TypedFunction(whole.original, whole.definition)
-        return self._functions[key]
+        return self._typed(self._numbered[id(function)][1], args)
 
     def of_numbered(self, made: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction | None:
-        """Returns the ``TypedFunction`` of a function for some argument types. ``made`` is the function's form with
-        numbered expressions. Returns None for a function of numba's own."""
+        """Does what ``of`` does for a function's form with numbered expressions. Returns None for a function of numba's
+        own."""
         whole = self._by_made.get(id(made))
-        if whole is None:
-            return None
+        return None if whole is None else self._typed(whole, args)
+
+    def _typed(self, whole: Numbered, args: tuple[Any, ...]) -> TypedFunction:
         key = id(whole), tuple(map(types.unliteral, args))
         if key not in self._functions:
             self._functions[key] = TypedFunction(whole.original, whole.definition)
@@ -78,22 +76,16 @@ def _signature(found: Any) -> Signature:
     return Signature(tuple(map(name_of, found.args)), name_of(found.return_type))
 
 
-class KeepTypes(AnalysisPass):  # type: ignore[misc]
+@compiler_pass
+def keep_types(state: Any) -> bool:
     """Records the types of a function's expressions if the session keeps types."""
-
-    _name = "oxide_keep_types"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        kept = session().typings
-        if kept is None:
-            return False
-        typed = kept.of_numbered(state.func_id.func, state.args)
-        if typed is not None:
-            _Keeper(state, kept, typed).keep()
+    kept = session().typings
+    if kept is None:
         return False
+    typed = kept.of_numbered(state.func_id.func, state.args)
+    if typed is not None:
+        _Keeper(state, kept, typed).keep()
+    return False
 
 
 class _Keeper:
@@ -157,19 +149,11 @@ class _Keeper:
             case numba_ir.Arg():
                 return
             case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
-                self.globals[name] = value.value
-                if isinstance(value.value, bool | int | float | complex | np.generic) and kind:
-                    typed.constants.setdefault(number, value.value)
-                elif isinstance(value.value, np.ndarray):
-                    self._constant_array(number, value.value, self.typemap[name])
+                self._constant(number, name, value.value)
             case numba_ir.Expr(op="getattr"):
                 found = self.globals.get(value.value.name)
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
-                    self.globals[name] = outside = getattr(found, value.attr)
-                    if isinstance(outside, bool | int | float | complex | np.generic) and kind:
-                        typed.constants.setdefault(number, outside)
-                    elif isinstance(outside, np.ndarray):
-                        self._constant_array(number, outside, self.typemap[name])
+                    self._constant(number, name, getattr(found, value.attr))
             case numba_ir.Expr(op="call"):
                 self._call(number, value)
             case numba_ir.Expr() if value in self.calltypes and self.calltypes[value] is not None:
@@ -179,9 +163,14 @@ class _Keeper:
         if kind and not name.startswith("$phi") and not _is_phi(value):  # a phi has the place of the next expression
             typed.types.setdefault(number, kind)
 
-    def _constant_array(self, number: int, array: Any, kind: Any) -> None:
-        if isinstance(kind, ConstantArrayType):
-            self.typed.constants[number] = array
+    def _constant(self, number: int, name: str, value: Any) -> None:
+        """Notes that the temporary ``name`` holds a constant or an outside object."""
+        self.globals[name] = value
+        kind = self.typemap[name]
+        if isinstance(value, bool | int | float | complex | np.generic) and name_of(kind):
+            self.typed.constants.setdefault(number, value)
+        elif isinstance(value, np.ndarray) and isinstance(kind, ConstantArrayType):
+            self.typed.constants[number] = value
             self.typed.arrays[number] = ArrayElements(kind.shape, name_of(kind.dtype), kind.shown)
 
     def _call(self, number: int, expression: Any) -> None:
@@ -232,4 +221,56 @@ def _is_phi(value: Any) -> bool:
     return isinstance(value, numba_ir.Expr) and value.op == "phi"
 
 
-numba_compiler.register_pass(mutates_CFG=False, analysis_only=True)(KeepTypes)
+# Float arithmetic whose result type is wider than an operand's type. It is slow on a GPU, and seldom intended.
+
+
+@compiler_pass
+def record_widenings(state: Any) -> bool:
+    """Adds a ``Widening`` to the session for each operator or function of numbers that has an operand narrower than its
+    result.
+
+    For a comparison, the type to which its operands are converted counts as the type of its result.
+    """
+    if session().numba_style:
+        return False
+    for block in state.func_ir.blocks.values():
+        for statement in block.body:
+            expression = getattr(statement, "value", None)
+            signature = state.calltypes.get(expression) if isinstance(expression, numba_ir.Expr) else None
+            if signature is not None and (found := _widening(state, expression, signature)):
+                operation, result, narrow = found
+                place = statement.loc
+                session().widenings.append(Widening(place.filename, place.line, operation, result, narrow))
+    return False
+
+
+def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
+    """Returns the text of an operation, the type of its result and the type of its narrowest operand. Returns None if
+    no operand is narrower than the result."""
+    if expression.op in ("binop", "inplace_binop"):
+        operands = [expression.lhs, expression.rhs]
+        function = expression.fn
+        symbol = numba_utils.OPERATORS_TO_BUILTINS.get(function, "?")
+    elif expression.op == "call" and not expression.kws and expression.vararg is None:
+        called = state.typemap[expression.func.name]
+        function = getattr(called, "typing_key", None)
+        if getattr(function, "__module__", None) not in ("math", "builtins", "numpy") or function is float:
+            return None
+        operands, symbol = expression.args, ""
+    else:
+        return None
+    kinds = [types.unliteral(state.typemap[operand.name]) for operand in operands]
+    result = signature.args[0] if function in COMPARISONS else signature.return_type
+    if not isinstance(result, types.Float) or isinstance(result, OpenFloat):
+        return None
+    narrow = [kind for kind in kinds if _bits(kind) < result.bitwidth]
+    if not narrow:
+        return None
+    shown = [display(kind) for kind in kinds]
+    operation = f" {symbol} ".join(shown) if symbol else f"{function.__name__}({', '.join(shown)})"
+    return operation, display(result), display(min(narrow, key=_bits))
+
+
+def _bits(kind: Any) -> int:
+    """Returns a float type's width in bits. For any other type, returns a number larger than every float's width."""
+    return int(kind.bitwidth) if isinstance(kind, types.Float | HalfType) else 1 << 10

@@ -1,5 +1,5 @@
-"""What the lowering modules share: registries, the run of the front end to which a callback of numba belongs, and the
-numbers of fault sites.
+"""What the lowering modules share: registries, the run of the front end to which a callback of numba belongs, passes,
+the numbers of fault sites, and whose code a file is.
 
 numba calls back without an argument of oxide's, so that the run is in a context variable. ``running`` sets it for a
 ``with`` block, and a function that is compiled with other options has a run of its own, made of the outer one.
@@ -8,16 +8,23 @@ numba calls back without an argument of oxide's, so that the run is in a context
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numba
+import numba.cuda
 from llvmlite import ir
+from numba.cuda import compiler as numba_compiler
+from numba.cuda.core.compiler_machinery import FunctionPass
 from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
+from oxide.compiler.check import advice
 from oxide.compiler.check.numba_errors import Failure
 from oxide.compiler.signature.untyped_arguments import Captured
 from oxide.compiler.source.faults import FaultSite, Widening
@@ -79,6 +86,22 @@ def running(run: Session) -> Iterator[Session]:
         yield run
     finally:
         _session.reset(token)
+
+
+def compiler_pass(run: Callable[[Any], bool]) -> Any:
+    """Makes a function a pass of numba's pipeline. It takes the pipeline's state, and returns whether it has changed
+    the code. It adds and removes no blocks."""
+
+    class Pass(FunctionPass):  # type: ignore[misc]
+        _name = f"oxide_{run.__name__}"
+
+        def __init__(self) -> None:
+            FunctionPass.__init__(self)
+
+        def run_pass(self, state: Any) -> bool:
+            return run(state)
+
+    return numba_compiler.register_pass(mutates_CFG=False, analysis_only=False)(Pass)
 
 
 sites: list[FaultSite] = []
@@ -178,3 +201,28 @@ def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any
     result.add_incoming(value, end)
     result.add_incoming(otherwise, before)
     return result
+
+
+# Whose code
+
+
+def is_numbas(file: str) -> bool:
+    """Returns whether a file belongs to numba or to oxide's compiler, and so not to a kernel's author."""
+    return rank_of(file) == 0
+
+
+def rank_of(file: str) -> int:
+    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and for
+    ``oxide_kernels``, 2 for any other file."""
+    if file.startswith(_COMPILERS):
+        return 0
+    return 1 if file.startswith(_LIBRARIES) else 2
+
+
+def _folder(file: str) -> str:
+    return str(Path(file).parent) + os.sep
+
+
+_OXIDE = Path(advice.__file__).parents[2]
+_COMPILERS = (_folder(numba.__file__), _folder(numba.cuda.__file__), f"{_OXIDE / 'compiler'}{os.sep}")
+_LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")

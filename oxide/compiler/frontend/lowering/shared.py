@@ -17,16 +17,24 @@ from llvmlite import ir
 from numba.cuda import cgutils, debuginfo, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.ir import clearing
-from oxide.compiler.ir.local_memory import array_name
-from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
+from oxide.compiler.ir.known_functions import LARGE_ARRAY, clearing_function, word_bits
+from oxide.compiler.ir.primitives import LEAST_ALIGNMENT, array_name
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
-from .array_elements import readable, writable
-from .common import address, attribute, has_length
+from .common import (
+    address,
+    attribute,
+    axes_in_bounds,
+    axis_sites,
+    check_axes,
+    has_length,
+    index_parts,
+    readable,
+    writable,
+)
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
-from .slices import axes_in_bounds, axis_sites, index_parts
+from .slices import SliceType, check_indices
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -121,15 +129,15 @@ def local_memory(context: Any, builder: Any, element: Any, count: int, alignment
     alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
     size = count * context.get_abi_sizeof(element)
     name = array_name(_number(), size)
-    if count < clearing.LARGE:
+    if count < LARGE_ARRAY:
         memory = cgutils.alloca_once(builder, kind, name=name)
     else:
-        bits = clearing.word_bits(size, alignment)
+        bits = word_bits(size, alignment)
         with debuginfo.suspend_emission(builder), builder.goto_entry_block():
             memory = builder.alloca(kind, name=name)
             address = builder.bitcast(memory, _BYTE_POINTER)
             words = ir.Constant(_WORD, size * 8 // bits)
-            call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
+            call_primitive(builder, ir.VoidType(), clearing_function(bits), (address, words))
     memory.align = alignment
     return memory
 
@@ -165,17 +173,10 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
-    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
-    shown = kind.shown
-    if len(parts) != kind.ndim:
-        note(f"{shown} has {kind.ndim} {'axis' if kind.ndim == 1 else 'axes'}, and the index {len(parts)}")
-        return False
-    for part in parts:
-        if not isinstance(types.unliteral(part), types.Integer):
-            note(f"an index of {shown} is an integer, not {display(part)}; convert it, as in i64(…)")
-            return False
-    return True
+    """Returns whether the type of an index fits an array or a slice. If not, adds a note with the reason."""
+    if isinstance(kind, SliceType):
+        return check_indices(kind, index)
+    return check_axes(kind.shown, kind.ndim, index)
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:

@@ -11,31 +11,38 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
-from oxide.compiler.ir.recognise import bounds_check
 from oxide.compiler.signature.signature import shown
 
-from .common import check_value, has_length, same_form, structure
-from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry, value_if
+from .common import (
+    Named,
+    axes_in_bounds,
+    axis_sites,
+    check_value,
+    has_length,
+    index_parts,
+    load_inside,
+    load_unchecked,
+    mark_unchecked,
+    same_form,
+    structure,
+)
+from .registry import lowering_registry, note, proxy, typing_registry
 from .thread import ThreadIndexType
 from .types import display
-from .unchecked import load_unchecked, mark_unchecked
 
 _WORD = ir.IntType(64)
 _FORMS = {"scatter": "Scatter", "unchecked": "UncheckedSlice", "unchecked_mut": "UncheckedMutSlice"}
 _FORMS |= {"streaming": "StreamingSlice", "streaming_mut": "StreamingMutSlice"}
 
 
-class SliceType(types.Type):  # type: ignore[misc]
+class SliceType(Named, types.Type):  # type: ignore[misc]
     """The type of a slice with ``ndim`` axes that is the kernel parameter ``parameter``, or of a form of this slice.
 
     ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
@@ -73,19 +80,8 @@ class SliceType(types.Type):  # type: ignore[misc]
         """Returns the type of a form of the slice."""
         return SliceType(kind, self.dtype, self.ndim, self.parameter)
 
-    def is_like(self, other: SliceType) -> bool:
-        """Returns whether the two types are equal except for the names of their parameters."""
-        mine = self.kind, self.dtype, self.ndim, self.tile
-        return mine == (other.kind, other.dtype, other.ndim, other.tile)
-
-    def unify(self, context: Any, other: Any) -> Any:
-        if isinstance(other, SliceType) and self.is_like(other):
-            names = sorted({*self.parameter.split("|"), *other.parameter.split("|")})
-            return SliceType(self.kind, self.dtype, self.ndim, "|".join(names), self.tile)
-        return None
-
-    def can_convert_to(self, context: Any, other: Any) -> Any:
-        return Conversion.safe if isinstance(other, SliceType) and self.is_like(other) else None
+    def renamed(self, parameter: str) -> SliceType:
+        return SliceType(self.kind, self.dtype, self.ndim, parameter, self.tile)
 
 
 def _members(kind: Any) -> list[tuple[str, Any]]:
@@ -148,14 +144,14 @@ class SliceSetItem(AbstractTemplate):  # type: ignore[misc]
             _note_vectors_only(kind)
             return None
         if kind.kind not in ("unchecked_mut", "scatter"):
-            _note_read_only(kind)
+            note_read_only(kind)
             return None
         if not (check_value(kind.dtype, value) and check_indices(kind, index)):
             return None
         return signature(types.none, kind, types.unliteral(index), types.unliteral(value))
 
 
-def _note_read_only(kind: SliceType) -> None:
+def note_read_only(kind: SliceType) -> None:
     note(f"{kind.parameter} is a {kind.shown}, which is read-only; declare an output as DisjointSlice{kind.axes}[…]")
 
 
@@ -328,7 +324,7 @@ class SliceAttributes(AttributeTemplate):  # type: ignore[misc]
 
     def _of_output(self, kind: Any, form: str) -> Any:
         if kind.kind == "slice":
-            _note_read_only(kind)
+            note_read_only(kind)
         elif not kind.mutable:
             note(f"{kind.parameter} is a {kind.shown}, which has no .{form}")
         return kind.form(form) if kind.mutable else None
@@ -362,58 +358,3 @@ def lower_flat(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     flat = proxy(context, builder, kind.flat)
     flat.data, flat.length = view.data, count_of(builder, kind, view)
     return flat._getvalue()
-
-
-# Indices
-
-
-def element_index(builder: Any, kind: Any, value: Any) -> Any:
-    """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so that it is outside of
-    every slice."""
-    if kind.bitwidth == 64:
-        return value
-    return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
-
-
-def index_parts(builder: Any, kind: Any, index: Any) -> list[Any]:
-    """Returns the numbers of an index, one for each axis, as signed 64-bit numbers."""
-    if not isinstance(kind, types.BaseTuple):
-        return [element_index(builder, kind, index)]
-    return [
-        element_index(builder, part_type, part)
-        for part_type, part in zip(kind, cgutils.unpack_tuple(builder, index), strict=True)
-    ]
-
-
-def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
-    """Returns whether an index is in [0, length). If it is not, the emitted code records a fault of the site
-    ``place``."""
-    return call_primitive(builder, ir.IntType(1), bounds_check(1), (index, length, place))
-
-
-def axes_in_bounds(builder: Any, axes: Sequence[tuple[Any, Any]], places: Sequence[Any]) -> Any:
-    """Returns whether the index of each axis is in [0, length). If not, the emitted code records a fault of the first
-    axis whose index is outside, with the indices and lengths of all axes. ``axes`` has the index and the length of each
-    axis, and ``places`` the site of each axis."""
-    inside = None
-    for axis, place in enumerate(places):
-        others = [word for other, pair in enumerate(axes) if other != axis for word in pair]
-        good = call_primitive(builder, ir.IntType(1), bounds_check(len(axes)), (*axes[axis], place, *others))
-        inside = good if inside is None else builder.and_(inside, good)
-    return inside
-
-
-def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
-    """Returns the fault sites of an access, one for each axis."""
-    if axes == 1:
-        return [site(builder, what)]
-    return [site(builder, what, axis=axis, axes=axes) for axis in range(axes)]
-
-
-def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
-    """Returns the element at ``index``, or zero if ``inside`` is false."""
-
-    def load() -> Any:
-        return context.unpack_value(builder, dtype, builder.gep(data, [index]))
-
-    return value_if(builder, inside, load, context.get_constant_null(dtype))

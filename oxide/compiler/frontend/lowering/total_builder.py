@@ -1,23 +1,25 @@
-"""The builder of total arithmetic: each operation on integers, and each conversion to an integer, is defined for every
-input.
+"""The builder of total arithmetic, and contraction. With the builder, each operation on integers, and each conversion
+to an integer, is defined for every input.
 
 LLVM may assume that an undefined operation does not happen. It could then remove the bounds check of an index that such
 an operation computes. So sums wrap here, and a shift by too many bits, a division by zero and a conversion out of range
-have defined results. For shifts and divisions, the builder calls functions that ``compiler/ir/total.py`` defines,
-unless the right operand is a constant for which LLVM's own instruction is defined.
+have defined results. For shifts and divisions, the builder calls functions that ``compiler/ir/known_functions.py``
+defines, unless the right operand is a constant for which LLVM's own instruction is defined.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils
+from numba.cuda import cgutils, types
+from numba.cuda.core import ir as numba_ir
 
-from oxide.compiler.ir.instructions import FAST
-from oxide.compiler.ir.total import function_name
+from oxide.compiler.ir.known_functions import FAST, total_function
 
 from .registry import session
+from .types import operation_of
 
 _SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
 
@@ -39,7 +41,7 @@ def _total(operation: str) -> Any:
         if _is_harmless(operation, rhs):
             return plain(self, lhs, rhs, name)
         kind = ir.FunctionType(lhs.type, (lhs.type, lhs.type))
-        function = cgutils.get_or_insert_function(self.module, kind, function_name(operation, str(lhs.type)))
+        function = cgutils.get_or_insert_function(self.module, kind, total_function(operation, str(lhs.type)))
         return self.call(function, (lhs, rhs), name)
 
     return build
@@ -85,3 +87,60 @@ class TotalBuilder(ir.IRBuilder):  # type: ignore[misc]
     sdiv, udiv, srem, urem = map(_total, ("sdiv", "udiv", "srem", "urem"))
     fptosi, fptoui = map(_saturating, ("fptosi", "fptoui"))
     fadd, fsub, fmul, fdiv = map(_floating, ("fadd", "fsub", "fmul", "fdiv"))
+
+
+# Contraction: which products are fused into sums. The decision is made once, on the front end's IR, before any
+# optimisation. The rule is C's ``FP_CONTRACT ON``. A product of floats and the sum or difference of which it is an
+# operand become one fused multiply-add, which rounds once, if these conditions hold:
+#
+# - The product is written with ``*`` and the sum with ``+``, ``-``, ``+=`` or ``-=``. Both are in one expression and
+#   have the same type, f32 or f64.
+# - The product is itself the operand of the sum. A product that is first assigned to a variable or an element,
+#   converted, negated or passed to a call is rounded.
+# - No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
+#
+# If both operands of a sum are products, the left one is fused and the right one is rounded. LLVM and ptxas must not
+# contract on their own, so the kernel has the same roundings on every device.
+
+
+def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
+    """Returns the fused multiply-add for a sum or difference that contains a product. Returns None for any other
+    expression.
+
+    ``lower`` is numba's lowering of the function that contains ``expression``.
+    """
+    operation = operation_of(function)
+    subtracts = operation is operator.sub
+    if not (subtracts or operation is operator.add) or result not in (types.float32, types.float64):
+        return None
+    signature = lower.fndesc.calltypes[expression]
+    if signature.return_type != result or any(kind != result for kind in signature.args):
+        return None
+    left, right = expression.lhs.name, expression.rhs.name
+    builder = lower.builder
+    if (product := _product(lower, left, result)) is not None:
+        addend = _value(lower, right, result)
+        return builder.fma(*product.operands, builder.fneg(addend) if subtracts else addend)
+    if (product := _product(lower, right, result)) is not None:
+        first, second = product.operands
+        return builder.fma(builder.fneg(first) if subtracts else first, second, _value(lower, left, result))
+    return None
+
+
+def _product(lower: Any, name: str, kind: Any) -> Any:
+    """Returns the ``fmul`` instruction that computes a temporary of the block being lowered. Returns None if ``name``
+    is a variable of the kernel, or if no multiplication computes it."""
+    if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
+        return None
+    definitions = lower.func_ir._definitions[name]
+    if len(definitions) != 1 or not isinstance(definitions[0], numba_ir.Expr):
+        return None
+    (definition,) = definitions
+    if definition.op != "binop" or definition.fn is not operator.mul:
+        return None
+    value = lower.loadvar(name)
+    return value if getattr(value, "opname", None) == "fmul" else None
+
+
+def _value(lower: Any, name: str, kind: Any) -> Any:
+    return lower.context.cast(lower.builder, lower.loadvar(name), lower.typeof(name), kind)

@@ -1,19 +1,29 @@
-"""Scalar types: maps ``ScalarType`` objects to numba's types, and types arithmetic on ``u64`` and signed integers."""
+"""Types of numbers and of arguments as numba has them, Python's operators, and the types of operations on integers."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any
 
-from llvmlite import ir
+import numpy as np
 from numba.cuda import types
+from numba.cuda.np import numpy_support
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
-from oxide.language.types import SCALARS, ScalarType
-
-from .operators import COMPARISONS, operation_of
+from oxide.compiler.signature.untyped_arguments import (
+    ArgumentType,
+    ArrayType,
+    EnumType,
+    NoneType,
+    NumberType,
+    RecordType,
+    TupleType,
+    of_box,
+)
+from oxide.errors import CompileError
+from oxide.language.types import SCALARS, ScalarType, of_dtype
 
 
 class HalfType(types.Number):  # type: ignore[misc]
@@ -45,15 +55,108 @@ NUMBA_TYPES: dict[str, Any] = {
 
 NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64"}
 
-_INTEGER_OPERATORS = (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor)
-_UNARY = (operator.neg, operator.pos, operator.invert, abs)
-_DIVISIONS = (operator.floordiv, operator.mod, divmod)
-_SHIFTS = (operator.lshift, operator.rshift)
-
 
 @typeof_impl.register(ScalarType)
 def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
     return types.NumberClass(NUMBA_TYPES[value.name])
+
+
+# Types of unannotated arguments
+
+
+def numba_type(kind: ArgumentType) -> Any:
+    """Returns numba's type for an argument type. Raises ``CompileError`` for a dtype that numba does not know."""
+    match kind:
+        case NumberType(dtype):
+            return _of_dtype(dtype)
+        case ArrayType(dtype, ndim, strided):
+            return types.Array(_of_dtype(dtype), ndim, "A" if strided else "C")
+        case RecordType(dtype):
+            return _of_dtype(dtype)
+        case TupleType(elements, made_of):
+            return types.BaseTuple.from_types([numba_type(element) for element in elements], made_of)
+        case NoneType():
+            return types.none
+        case EnumType(made_of, value):
+            integer = issubclass(made_of, int)
+            return (types.IntEnumMember if integer else types.EnumMember)(made_of, numba_type(value))
+
+
+def argument_type(kind: Any) -> ArgumentType:
+    """Returns the argument type for numba's type. Raises ``CompileError`` for a type that a launch cannot pass."""
+    if isinstance(kind, types.Array):
+        return ArrayType(_dtype(kind.dtype), kind.ndim)
+    if isinstance(kind, types.Record):
+        return of_box(_dtype(kind), 0)
+    if isinstance(kind, types.BaseTuple):
+        made_of = getattr(kind, "instance_class", tuple)
+        return TupleType(tuple(argument_type(element) for element in kind), made_of)
+    if isinstance(kind, types.EnumMember):
+        return EnumType(kind.instance_class, argument_type(kind.dtype))
+    return NoneType() if kind == types.none else NumberType(_dtype(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(numpy_support.as_dtype(kind))
+        return found
+    except Exception:
+        raise CompileError(f"an argument of numba's type {kind} cannot be passed to a kernel") from None
+
+
+def _of_dtype(dtype: np.dtype[Any]) -> Any:
+    scalar = of_dtype(dtype)
+    if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
+        raise CompileError(
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
+            f"Slice[{scalar.name}]"
+        )
+    try:
+        return numpy_support.from_dtype(dtype)
+    except Exception as error:
+        raise CompileError(f"kernels cannot use the dtype {dtype}: {error}") from None
+
+
+# Python's operators, as the rules of types name them. An operator in place, ``+=``, has the types and the code of the
+# plain one.
+
+ARITHMETIC = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+)  # fmt: skip
+COMPARISONS = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+_BITWISE = (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)
+_IN_PLACE = {each: getattr(operator, f"i{each.__name__.rstrip('_')}") for each in (*ARITHMETIC, *_BITWISE)}
+_PLAIN = {in_place: plain for plain, in_place in _IN_PLACE.items()}
+
+
+def operation_of(function: Any) -> Any:
+    """Returns the operation of a function or an operator of numba's typing, in its plain form. Returns None for an
+    object of numba's that has no hash."""
+    key = getattr(function, "typing_key", function)
+    try:
+        return _PLAIN.get(key, key)
+    except TypeError:
+        return None
+
+
+def forms_of(function: Any) -> tuple[Any, ...]:
+    """Returns an operator and its form in place. Returns any other function alone."""
+    return (function, _IN_PLACE[function]) if function in _IN_PLACE else (function,)
+
+
+# Operations on integers
+
+_INTEGER_OPERATORS = (operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor)
+_UNARY = (operator.neg, operator.pos, operator.invert, abs)
+_DIVISIONS = (operator.floordiv, operator.mod, divmod)
+_SHIFTS = (operator.lshift, operator.rshift)
 
 
 def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -106,26 +209,10 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
     return signature(plain[0], plain[0]) if operation_of(function) in _UNARY else None
 
 
-def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
-    """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
-    return function in COMPARISONS and mixed_signature(function, kinds) is not None
-
-
 def unify_mixed(first: Any, second: Any) -> Any:
     """Returns ``i64``, the type of a variable to which a ``u64`` and a signed integer are assigned. Returns None for
     any other pair of types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
-
-
-def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """Lowers the comparison of an i64 and a u64. A negative i64 is less than every u64, and any other i64 is compared
-    as a u64."""
-    number = 0 if kinds[0].signed else 1
-    signed = (left, right)[number]
-    negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))
-    if_negative = function(-1, 0) if number == 0 else function(0, -1)
-    otherwise = builder.icmp_unsigned(COMPARISONS[function], left, right)
-    return builder.select(negative, ir.Constant(otherwise.type, int(if_negative)), otherwise)
 
 
 def _may_be_negative(argument: Any) -> bool:

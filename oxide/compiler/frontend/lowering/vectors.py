@@ -13,60 +13,22 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
 
-from .common import check_value
+from .common import axis_sites, check_value, index_parts, mark_unchecked, methods
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, proxy, typing_registry, value_if
+from .registry import lowering_registry, note, proxy, value_if
 from .shared import BlockArrayType, check_index, locate
-from .slices import SliceType, axes_inside, axis_sites, check_indices, element_of, index_parts, lengths_of
+from .slices import SliceType, axes_inside, element_of, lengths_of, note_read_only
 from .types import display
-from .unchecked import mark_unchecked
 
 _WORD = ir.IntType(64)
 _SITE = ir.IntType(32)
 _BIT = ir.IntType(1)
 _WIDEST = 16
 _METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
-
-
-class _Methods(AttributeTemplate):  # type: ignore[misc]
-    def generic_resolve(self, kind: Any, name: str) -> Any:
-        if name not in _METHODS:
-            return None
-        if kind.kind in ("atomic", "scatter"):
-            return None
-        if kind.kind == "LocalArray":
-            note(f"a LocalArray is in registers and has no .{name}; read and write it with [...]")
-            return None
-        if kind.kind == "disjoint":
-            shown = kind.parameter
-            note(
-                f"{shown} is a {kind.shown}, which has no .{name}: another thread could use the same index. Reach this "
-                f"thread's elements with {shown}.get_mut(…), or, where you know better, use "
-                f"{shown}.unchecked_mut.{name}(…)"
-            )
-            return None
-        if name.startswith("store") and kind.kind in ("slice", "unchecked", "streaming"):
-            axes = kind.axes
-            note(f"{kind.parameter} is a Slice{axes}, which is read-only; declare an output as DisjointSlice{axes}[…]")
-            return None
-        return types.BoundFunction(_TEMPLATES[name], kind)
-
-
-@typing_registry.register_attr
-class BlockArrayVectors(_Methods):
-    key = BlockArrayType
-
-
-@typing_registry.register_attr
-class SliceVectors(_Methods):
-    key = SliceType
-
-    def resolve_is_aligned(self, kind: Any) -> Any:
-        return types.BoundFunction(IsAligned, kind) if kind.kind in ("slice", "disjoint") else None
 
 
 class IsAligned(AbstractTemplate):  # type: ignore[misc]
@@ -123,7 +85,7 @@ def _make_template(name: str) -> Any:
                 note(f".{name} moves real numbers, not {display(kind.dtype)}")
                 return None
             index, *values = (types.unliteral(argument) for argument in args)
-            if not _check_index(kind, index):
+            if not check_index(kind, index):
                 return None
             if not all(check_value(kind.dtype, value) for value in args[1:]):
                 return None
@@ -133,11 +95,28 @@ def _make_template(name: str) -> Any:
     return Method
 
 
-_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+def _has_vectors(kind: Any, name: str) -> bool:
+    if kind.kind in ("atomic", "scatter"):
+        return False
+    if kind.kind == "LocalArray":
+        note(f"a LocalArray is in registers and has no .{name}; read and write it with [...]")
+        return False
+    if kind.kind == "disjoint":
+        shown = kind.parameter
+        note(
+            f"{shown} is a {kind.shown}, which has no .{name}: another thread could use the same index. Reach this "
+            f"thread's elements with {shown}.get_mut(…), or, where you know better, use "
+            f"{shown}.unchecked_mut.{name}(…)"
+        )
+        return False
+    if name.startswith("store") and kind.kind in ("slice", "unchecked", "streaming"):
+        note_read_only(kind)
+        return False
+    return True
 
 
-def _check_index(kind: Any, index: Any) -> bool:
-    return bool((check_index if isinstance(kind, BlockArrayType) else check_indices)(kind, index))
+methods(SliceType, BlockArrayType, has=_has_vectors, **{name: _make_template(name) for name in _METHODS})
+methods(SliceType, has=lambda kind, name: kind.kind in ("slice", "disjoint"), is_aligned=IsAligned)
 
 
 def _lower_load(kind: Any, name: str) -> None:
@@ -227,15 +206,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     )
     if inside is None:
         return aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
-    with builder.if_else(inside, likely=True) as (then, otherwise):
-        with then:
-            fits = aligned(builder, bits, alignment, what, problem)
-            then_block = builder.block
-        with otherwise:
-            otherwise_block = builder.block
-    checked = builder.phi(_BIT)
-    checked.add_incoming(fits, then_block)
-    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
+    checked = value_if(builder, inside, lambda: aligned(builder, bits, alignment, what, problem), ir.Constant(_BIT, 0))
     return checked, builder.gep(data, [offset])
 
 

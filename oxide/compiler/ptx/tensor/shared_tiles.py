@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import final
 
 from oxide.compiler.ir.module import Module
-from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.tiled_parameters import TILE_COPIES, TileCopy, copied_parameters
+from oxide.compiler.ir.portable import PortableKernel, copied_parameters
+from oxide.compiler.ir.primitives import TILE_COPIES, TileCopy
 from oxide.compiler.ir.values import Argument, Call
 from oxide.compiler.signature.signature import Closed
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oxide.compiler.ir.instructions import FAST
+from oxide.compiler.ir.known_functions import FAST
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import LoweredKernel

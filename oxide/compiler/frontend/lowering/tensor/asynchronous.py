@@ -13,12 +13,12 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import signature
 
+from oxide.compiler.frontend.lowering.common import mark_unchecked
 from oxide.compiler.frontend.lowering.primitives import register
 from oxide.compiler.frontend.lowering.registry import lowering_registry, value_if
 from oxide.compiler.frontend.lowering.shared import check_index, is_shared, locate
 from oxide.compiler.frontend.lowering.slices import SliceType, check_indices, element_of
 from oxide.compiler.frontend.lowering.types import display
-from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor.fragments import commit, copy_async, wait

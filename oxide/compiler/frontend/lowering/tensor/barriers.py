@@ -22,10 +22,10 @@ from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.language.tensor import cluster
 from oxide.language.tensor.hopper import Barrier
 
+from ..common import element_index, in_bounds
 from ..primitives import call_primitive, register, site
 from ..registry import lowering_registry
 from ..shared import BlockArrayType, static_memory
-from ..slices import element_index, in_bounds
 from ..types import display
 from .rules import BYTE_POINTER, VOID, emitted, is_integer, method, shown, typed
 

@@ -17,13 +17,12 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import signature
 
-from oxide.compiler.frontend.lowering.common import check_value
+from oxide.compiler.frontend.lowering.common import axes_in_bounds, axis_sites, check_value, index_parts, mark_unchecked
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import lowering_registry, proxy
 from oxide.compiler.frontend.lowering.shared import check_index, is_shared
-from oxide.compiler.frontend.lowering.slices import SliceType, axes_in_bounds, axis_sites, check_indices, index_parts
+from oxide.compiler.frontend.lowering.slices import SliceType, check_indices
 from oxide.compiler.frontend.lowering.types import display
-from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import aligned
 from oxide.compiler.source.fragment_layouts import BITS, Layout
 from oxide.language.tensor.fragments import ldmatrix, load, stmatrix, store

@@ -17,11 +17,18 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.frontend.lowering.array_elements import readable, writable
-from oxide.compiler.frontend.lowering.common import address, check_value, has_length, methods
+from oxide.compiler.frontend.lowering.common import (
+    address,
+    check_value,
+    element_index,
+    has_length,
+    in_bounds,
+    methods,
+    readable,
+    writable,
+)
 from oxide.compiler.frontend.lowering.primitives import call, call_primitive, register, site
 from oxide.compiler.frontend.lowering.registry import lowering_registry, note
-from oxide.compiler.frontend.lowering.slices import element_index, in_bounds
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
 from oxide.compiler.ir.half import TF32
 from oxide.compiler.primitives import table

@@ -27,17 +27,17 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import signature
 
-from oxide.compiler.frontend.lowering.array_elements import readable, writable
-from oxide.compiler.frontend.lowering.common import primitive
+from oxide.compiler.frontend.lowering.common import primitive, readable, writable
 from oxide.compiler.ir.primitives import MULTICAST
 from oxide.compiler.primitives.table import NONE, Primitive, returning
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
 from oxide.language.tensor.hopper import SharedTiles, commit_stores, fence_stores, load_tile, store_tile, wait_stores
 
+from ..common import axes_in_bounds, axis_sites, element_index, in_bounds, index_parts
 from ..primitives import register, site
 from ..registry import lowering_registry, note, proxy
 from ..shared import is_shared, static_memory
-from ..slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, lengths_of
+from ..slices import SliceType, lengths_of
 from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at, checked_mask

@@ -20,9 +20,9 @@ from numba.cuda.typing.templates import signature
 from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS, Layout
 from oxide.language.tensor.hopper import decrease_registers, increase_registers, wait_wgmma, wgmma
 
+from ..common import element_index, in_bounds
 from ..primitives import site
 from ..registry import lowering_registry
-from ..slices import element_index, in_bounds
 from ..types import display
 from .fragments import FragmentType
 from .rules import BYTE_POINTER, emitted, is_integer, shown, typed
