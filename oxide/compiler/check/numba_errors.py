@@ -30,14 +30,9 @@ _OPERATORS = {
     "is_": "is", "is_not": "is not", "not_": "not",
 }  # fmt: skip
 
-<<<<<<< HEAD
-_WEAK_NAMES = {"place": "i64", "open_integer": "i64", "open_float": "f64"}
-_NAMES = {"int": "i64", "none": "None"} | _WEAK_NAMES | {scalar.dtype_name: name for name, scalar in SCALARS.items()}
-=======
 _NAMES = {"int": "i64", "none": "None", "place": "i64", "open_integer": "i64", "open_float": "f64"} | {
     scalar.dtype_name: name for name, scalar in SCALARS.items()
 }
->>>>>>> num
 
 
 Node: TypeAlias = ast.expr | ast.stmt | None
@@ -498,7 +493,7 @@ def _array_of(text: str) -> tuple[str, int] | None:
 
 
 def _translate(text: str) -> str:
-    return re.sub(r"\b(?:u?int\d+|float\d+|complex\d+|none|place|open_integer|open_float)\b", lambda match: _NAMES.get(match[0], match[0]), text)
+    return re.sub(r"\b(?:u?int\d+|float\d+|complex\d+|none)\b", lambda match: _NAMES.get(match[0], match[0]), text)
 
 
 _SHOWN = {"source": _shown, "target": _shown, "type": _shown, "types": _translate}

@@ -96,19 +96,9 @@ def _to_end(builder: Any, block: Any) -> None:
         builder.position_at_end(block)
 
 
-<<<<<<< HEAD
-@lowering_registry.lower(types.NumberClass, types.Any)
-def _lower_conversion(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Lowers a written conversion, such as ``i64(x)``. It ends the chain of an index."""
-    (given,) = sig.args
-    value = context.cast(builder, args[0], given, sig.return_type)
-    integers = isinstance(given, types.Integer) and isinstance(sig.return_type, types.Integer)
-    if session().numba_style or not integers or isinstance(value, ir.Constant):
-=======
 def _element(value: Any) -> Any:
     """Returns the number that was put into a tuple, for the number that is taken out of it."""
     if getattr(value, "opname", "") != "extractvalue":
->>>>>>> num
         return value
     (made,) = value.operands
     while getattr(made, "opname", "") == "insertvalue":
