@@ -4,9 +4,8 @@ integers that become narrower where no conversion is written, and indices that a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from numba.cuda import types
 from numba.cuda import utils as numba_utils
@@ -17,7 +16,9 @@ from oxide.compiler.source.faults import NarrowIndex, Narrowing, Widening
 from .assignments import AssignmentType
 from .function import DeviceDispatcher
 from .registry import compiler_pass, is_numbas, session
-from .types import COMPARISONS, HalfType, OpenFloat, Place, WeakInteger, display, operation_of
+from .typed_variables import depends
+from .types import COMPARISONS, HalfType, OpenFloat, display, is_narrowed, operation_of
+from .whole_numbers import ASSIGN, goes_on
 
 
 @compiler_pass
@@ -40,10 +41,10 @@ def record_conversions(state: Any) -> bool:
                 recorded.append(Widening(file, line, *found))
             for target, value, wanted in _conversions(state, statement) if authors else ():
                 given = state.typemap[value.name]
-                if _is_narrowed(given, wanted):
+                if is_narrowed(given, wanted):
                     recorded.append(Narrowing(file, line, target, display(given), display(wanted)))
             for array, index in _indices(state, statement) if authors else ():
-                narrow = _Chain(state).narrow(index, 0)
+                narrow = _Chain(state).narrow(index)
                 if narrow is not None:
                     recorded.append(NarrowIndex(file, line, array, display(narrow)))
     return False
@@ -114,17 +115,6 @@ def _of_call(state: Any, call: Any, dispatcher: DeviceDispatcher) -> Iterator[tu
             yield f"parameter {name} of {dispatcher.py_func.__name__}", given[name], wanted[name]
 
 
-def _is_narrowed(given: Any, wanted: Any) -> bool:
-    """Returns whether an integer type does not hold all numbers of another. A literal was checked, and a place is never
-    negative."""
-    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer):
-        return False
-    if isinstance(given, types.IntegerLiteral) or isinstance(wanted, WeakInteger):
-        return False
-    least = 0 if isinstance(given, Place) else given.minval
-    return bool(least < wanted.minval or given.maxval > wanted.maxval)
-
-
 # Indices
 
 
@@ -150,9 +140,6 @@ def _shown(kind: Any) -> str:
     return getattr(kind, "parameter", None) or getattr(kind, "shown", None) or ""
 
 
-_CHAINED: Final = (operator.add, operator.sub, operator.mul, operator.lshift, operator.neg, min, max)
-
-
 class _Chain:
     """The operations that lead to an index, as ``whole_numbers.py`` computes them anew."""
 
@@ -160,7 +147,7 @@ class _Chain:
         self._state = state
         self._seen: set[str] = set()
 
-    def narrow(self, variable: Any, depth: int) -> Any:
+    def narrow(self, variable: Any) -> Any:
         """Returns the first type of fewer than 64 bits in which an operation computes; None if there is none."""
         definitions = self._state.func_ir._definitions.get(variable.name, ())
         if variable.name in self._seen or len(definitions) != 1:
@@ -168,22 +155,27 @@ class _Chain:
         self._seen.add(variable.name)
         match definitions[0]:
             case numba_ir.Var() as copied:
-                return self.narrow(copied, depth)
+                return self.narrow(copied)
+            case numba_ir.Expr(op="phi") as made:
+                operands = [each for each in made.incoming_values if each is not numba_ir.UNDEFINED]
+                in_loop = any(depends(self._state, each.name, variable.name) for each in operands)
+                return None if in_loop else self._first(operands)
             case numba_ir.Expr(op="binop" | "inplace_binop") as made:
                 function, operands = made.fn, [made.lhs, made.rhs]
             case numba_ir.Expr(op="unary") as made:
                 function, operands = made.fn, [made.value]
             case numba_ir.Expr(op="call") as made:
-                called = self._state.typemap[made.func.name]
-                function, operands = getattr(called, "typing_key", None), list(made.args)
-                if isinstance(called, AssignmentType):
-                    same = types.unliteral(self._state.typemap[operands[0].name]) == called.target
-                    return self.narrow(operands[0], depth) if same else None
+                function, operands = self._state.typemap[made.func.name], list(made.args)
             case _:
                 return None
-        if operation_of(function) not in _CHAINED:
+        if not goes_on(function):
             return None
         kind = self._state.typemap[variable.name]
-        if isinstance(kind, types.Integer) and kind.bitwidth < 64 and function not in (min, max):
-            return kind
-        return next(filter(None, (self.narrow(each, depth + 1) for each in operands)), None)
+        operation = operation_of(function)
+        if operation is ASSIGN and is_narrowed(self._state.typemap[operands[0].name], kind):
+            return None
+        is_narrow = isinstance(kind, types.Integer) and kind.bitwidth < 64
+        return kind if is_narrow and operation not in (min, max, ASSIGN) else self._first(operands)
+
+    def _first(self, variables: list[Any]) -> Any:
+        return next(filter(None, map(self.narrow, variables)), None)

@@ -24,7 +24,7 @@ from .function import DeviceDispatcher, FunctionValueType
 from .registry import compiler_pass, session
 from .shared import BlockArrayType
 from .tensor.fragments import FragmentType
-from .types import NAMES, OPEN
+from .types import NAMES, OPEN, is_narrowed
 
 _NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
 
@@ -98,12 +98,21 @@ class _Keeper:
         """The target of the phi that reads each variable, by the variable's name."""
         self.order: dict[str, int] = {}
         """The positions of the phis in the function, by the names of their targets."""
+        self.of_loops: set[str] = set()
+        """The targets of the phis at the beginnings of loops."""
 
     def keep(self) -> None:
         typed = self.typed
         typed.parameters = tuple(map(name_of, self.state.args))
         typed.result = name_of(self.state.return_type)
-        statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
+        blocks = sorted(self.state.func_ir.blocks.items())
+        statements = [s for _, block in blocks for s in block.body]
+        self.of_loops = {
+            s.target.name
+            for label, block in blocks
+            for s in block.body
+            if isinstance(s, numba_ir.Assign) and _is_phi(s.value) and max(s.value.incoming_blocks, default=-1) >= label
+        }
         for statement in statements:
             self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
@@ -112,7 +121,8 @@ class _Keeper:
             if isinstance(statement, numba_ir.Assign) and _is_phi(statement.value):
                 self.order[statement.target.name] = position
                 for each in statement.value.incoming_values:
-                    self.into[each.name] = statement.target.name
+                    if each is not numba_ir.UNDEFINED:
+                        self.into[each.name] = statement.target.name
         joins = [s for s in statements if isinstance(s, numba_ir.Assign) and s.target.name.startswith("$phi")]
         last = [(self._last_phi(statement.target.name), statement) for statement in joins]
         # In `a and b or c`, a phi passes the value of b to a test before another phi joins it with c. Only the last phi
@@ -129,6 +139,8 @@ class _Keeper:
             if not variable.name.startswith("$"):
                 kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
                 kinds[number] = name_of(self.typemap[variable.name])
+                if variable.name in self.of_loops:
+                    self.typed.loops.setdefault(variable.unversioned_name, set()).add(number)
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name
@@ -139,6 +151,8 @@ class _Keeper:
             given = self._annotated(value) or value
             if isinstance(given, numba_ir.Var):
                 known.add(name_of(self.typemap[given.name]))
+            if given is not value and is_narrowed(self.typemap[given.name], self.typemap[name]):
+                typed.narrowed[number] = kind
             if isinstance(value, numba_ir.Expr | numba_ir.Const | numba_ir.Global | numba_ir.FreeVar):
                 number = value.loc.line
         elif isinstance(value, numba_ir.Var) and value.name.startswith("$") and value.name in self.globals:

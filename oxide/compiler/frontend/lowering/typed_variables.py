@@ -4,17 +4,16 @@ around a loop, no type would be right for all that follows, and a silent choice 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from numba.cuda import types
 from numba.cuda.core import ir as numba_ir
 
+from oxide.language import promotion
+
 from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
-from .types import HalfType, OpenFloat, OpenInteger, Place, display
-
-_NARROW: Final = 16
-"""The bits of integers that are too few to count in."""
+from .types import HalfType, OpenFloat, OpenInteger, Place, operand_of
 
 
 @compiler_pass
@@ -56,20 +55,13 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
             typed.setdefault(found, places.get(variable, statement.loc))
     if len(typed) > 1:
         (one, first), (two, second) = sorted(typed.items(), key=lambda each: int(each[1].line))[:2]
-        raise refused_at(
-            second,
-            f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both reach "
-            f"what follows: a variable has one type; convert one, or annotate it, as in {name}: {display(two)} = …",
-        )
+        one, two = operand_of(one).scalar, operand_of(two).scalar
+        raise refused_at(second, promotion.two_types(name, one, first.line, two, second.line))
     counts = any(isinstance(kind, types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
-        narrow = isinstance(kind, types.Integer) and kind.bitwidth <= _NARROW
-        if counts and narrow and any(_depends(state, each, statement.target.name) for each in kinds):
-            raise refused_at(
-                place,
-                f"{name} begins as an integer literal and takes the type {display(kind)}, in which a sum soon wraps: "
-                f"write {name}: i32 = …, or {name}: {display(kind)} = … where that is meant",
-            )
+        problem = promotion.narrow_sum(name, operand_of(kind).scalar)
+        if problem and counts and any(depends(state, each, statement.target.name) for each in kinds):
+            raise refused_at(place, problem)
 
 
 def _is_typed(kind: Any) -> bool:
@@ -77,7 +69,7 @@ def _is_typed(kind: Any) -> bool:
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 
 
-def _depends(state: Any, variable: str, name: str) -> bool:
+def depends(state: Any, variable: str, name: str) -> bool:
     """Returns whether a value is computed from the variable ``name``, by operators and assignments alone."""
     pending, seen = [variable], set[str]()
     while pending:
