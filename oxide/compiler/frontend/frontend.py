@@ -334,7 +334,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session().numba_style:
-                return super().resolve_function_type(func, args, kws)
+                return super().resolve_function_type(func, integers.as_numbas(args), kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             args = integers.small_integers(func, args)
