@@ -10,7 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import CompileError, DisjointSlice, Slice, bool_, device, f32, f64, i8, i32, i64, kernel, thread, u8, u32, u64
+from oxide import (
+    CompileError,
+    DisjointSlice,
+    Slice,
+    bool_,
+    device,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u8,
+    u32,
+    u64,
+)
 from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run, run_blocks
 

@@ -13,7 +13,7 @@ from oxide.language import promotion
 
 from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
-from .types import HalfType, OpenFloat, OpenInteger, Place, operand_of
+from .types import HalfType, OpenFloat, OpenInteger, Place, display, operand_of
 
 
 @compiler_pass
