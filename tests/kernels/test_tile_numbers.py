@@ -181,6 +181,12 @@ def test_floats_with_integers(real: str, whole: str) -> None:
             names = {"a": a.astype(common), "b": b.astype(common), "tile": np}
             expected = eval(text, names)
         np.testing.assert_array_equal(found, expected, text)
+    for (symbol, function), found in zip(
+        COMPARISONS.items(),
+        computed(real, whole, "bool_", [f"a {symbol} b" for symbol in COMPARISONS], a, b),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, function(a, b), symbol)
 
 
 @pytest.mark.parametrize(("one", "two", "result"), [("f16", "bf16", "f32"), ("f8e4m3", "f8e5m2", "f32"),

@@ -136,6 +136,8 @@ def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
         one, two = (build.cast(each, kind) for each, kind in zip((one, two), kinds, strict=True))
         if one.dtype is not two.dtype:
             return _compare_with_u64(build, op, one, two, what)
+    elif any(each.operand.is_typed and each.dtype.kind in "iu" for each in (one, two)):
+        one, two = (build.cast(each, F32) if each.dtype.precision else each for each in (one, two))
     return build.elementwise(op, (one, two), BOOL, what=what)
 
 
