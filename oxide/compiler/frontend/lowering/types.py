@@ -133,8 +133,8 @@ def _of_dtype(dtype: np.dtype[Any]) -> Any:
     scalar = of_dtype(dtype)
     if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
         raise CompileError(
-            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
-            f"Slice[{scalar.name}]"
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate the "
+            f"parameters, this one as in Slice[{scalar.name}]"
         )
     try:
         return numpy_support.from_dtype(dtype)
@@ -205,6 +205,17 @@ def _no_number(value: Any) -> str | None:
         return None
     advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
     return f"the value is {display(value)}{advice}"
+
+
+def is_narrowed(given: Any, wanted: Any) -> bool:
+    """Returns whether an integer type does not hold all numbers of another. A literal was checked, and a place is never
+    negative."""
+    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer):
+        return False
+    if isinstance(given, types.IntegerLiteral) or isinstance(wanted, WeakInteger):
+        return False
+    least = 0 if isinstance(given, Place) else given.minval
+    return bool(least < wanted.minval or given.maxval > wanted.maxval)
 
 
 def display(numba_type: Any) -> str:
