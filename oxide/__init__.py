@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
+    from oxide.language import random as random  # not in __all__: a star import must not replace Python's
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
@@ -148,6 +149,7 @@ _LATER = {
     "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
     "profile": "tracing.profiles",
+    "random": "language.random",
     "randn": "runtime.operations.generated_numbers",
     "ray": "ray",
     "tensor": "language.tensor",
