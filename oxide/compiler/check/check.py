@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.signature.annotations import dtype_name, of_element
+from oxide.compiler.signature.annotations import default_values, dtype_name, of_element
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
@@ -176,15 +176,16 @@ class _Body:
         arguments = self.tree.args
         if numba_style:
             pass  # numba reports parameters that it does not support
-        elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
+        elif arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs and / are not supported in kernels")
         elif not is_kernel:
-            for name, default in self.defaults().items():
+            for name, default in default_values(function).items():
                 if not isinstance(default, bool | int | float | complex | np.generic):
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
-        outer = outer_names(function)
+        self.by_position = self.parameters[: function.__code__.co_argcount]
+        outer = outer_names(source)
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
@@ -211,16 +212,10 @@ class _Body:
         if not self.numba_style:
             self._check_assignment()
 
-    def defaults(self) -> dict[str, Any]:
-        """Returns the default values of the function's parameters."""
-        values = getattr(self.function, "__defaults__", None) or ()
-        names = [argument.arg for argument in self.tree.args.args]
-        return dict(zip(names[len(names) - len(values) :], values, strict=True))
-
     def given(self, call: ast.Call) -> dict[str, ast.expr]:
         """Returns the arguments of a call of this function, by parameter name."""
         by_name = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        return dict(zip(self.parameters, call.args, strict=False)) | by_name
+        return dict(zip(self.by_position, call.args, strict=False)) | by_name
 
     def _check_assignment(self) -> None:
         found = unassigned_read(self.tree, self._constant)
@@ -437,6 +432,9 @@ class _Body:
                     )
 
     def _call(self, node: ast.Call) -> None:
+        for part in (node.func, *node.args):
+            if isinstance(part, ast.Name) and (problem := refused(part)):
+                raise self._error(part, problem)
         called = self._resolve(node.func)
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
@@ -600,10 +598,14 @@ class _Body:
         body = _Body(called.function, self.kernel, self.uses, self.callers)
         given = body.given(node)
         own = body.parameters if lifted is None else body.parameters[: lifted.arity]
-        defaults = body.defaults() if lifted is None else {}
+        defaults = default_values(called.function) if lifted is None else {}
         twice = len(node.args) + len(node.keywords) != len(given)
         if twice or not set(own) - set(defaults) <= set(given) <= set(own):
-            takes = ", ".join(f"{name}={defaults[name]}" if name in defaults else name for name in own)
+            own = [name for name in own if name not in called.captures]
+            shown = [f"{name}={defaults[name]}" if name in defaults else name for name in own]
+            if len(body.by_position) < len(own):
+                shown.insert(len(body.by_position), "*")
+            takes = ", ".join(shown)
             raise self._error(node, f"{called.function.__name__} takes ({takes}); the call does not match")
         values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own if name in given}
         values |= {name: ("constant", value) for name, value in defaults.items() if name not in given}

@@ -18,15 +18,17 @@ import ast
 import builtins
 import re
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, TypeVar, final
 
 import numpy as np
 
+from oxide.compiler.signature.annotations import default_values
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.source import EMPTY, outer_names
+from oxide.compiler.source.source import EMPTY
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
+
+from .numpy_functions import in_kernels
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -65,11 +67,11 @@ class BlockTransformer(ast.NodeTransformer):
 
 @final
 class Conveniences(BlockTransformer):
-    """Rewrites the body of one function."""
+    """Rewrites the body of one function. ``outer`` is what its names from outside stand for."""
 
-    def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
+    def __init__(self, outer: dict[str, Any], definition: ast.FunctionDef) -> None:
         self.changed = False
-        self._outer = outer_names(function)
+        self._outer = outer
         arguments = definition.args
         self._parameters = {each.arg: each for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
         self._stored: dict[str, list[ast.expr | None]] = {}
@@ -396,17 +398,17 @@ class Conveniences(BlockTransformer):
             self.changed = True
             text = self._at(ast.Constant(FORMAT + " ".join(pieces)), node.args[0])
             return self._at(ast.Call(node.func, [text, *map(self.visit, values)], []), node)
-        called = self._resolve(node.func)
+        called = in_kernels(self._resolve(node.func))
         if isinstance(called, DeviceFunction):
             self._give_defaults(node, called)
         return self.generic_visit(node)
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
         """Adds the defaults of left-out parameters to a call. The rules for arguments then apply to them too."""
-        code, defaults = called.function.__code__, called.function.__defaults__ or ()
+        code = called.function.__code__
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
-        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+        for name, default in default_values(called.function).items():
             if isinstance(default, np.generic) and name in called.annotations:
                 default = default.item()
             if name not in given and isinstance(default, bool | int | float | complex):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.compiler.check.conveniences import FORMAT
 from oxide.compiler.primitives import scalars, threads, warps
-from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary, widened
 from oxide.compiler.primitives.table import Primitive
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
@@ -197,8 +197,8 @@ def _extreme(function: Callable[..., Any]) -> Maker:
         kinds = call.signature.arguments
         if len(kinds) < 2 or not call.signature.result or not all(kinds):
             return None
-        to = CONVERT[call.signature.result]
-        return _converted(call, lambda *args: to(function(*args)))
+        converts = [widened(kind) for kind in kinds]
+        return lambda *args: function(*(to(arg) for to, arg in zip(converts, args, strict=True)))
 
     return maker
 

@@ -53,11 +53,14 @@ def parse_parameters(
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
-        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise refused_parameter(
-                function, name, parameter.name, f"{parameter.name} must be an ordinary one, without * or /"
-            )
-        if adopted or parameter.annotation is inspect.Parameter.empty:
+        untyped = adopted or parameter.annotation is inspect.Parameter.empty
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and untyped:
+            problem = f"{parameter.name} is given by name alone, as those of typed kernels may be: annotate it"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+            problem = f"{parameter.name} must be an ordinary one, without /, and none of *args and **kwargs"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if untyped:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
@@ -71,7 +74,8 @@ def parse_parameters(
 def default_values(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the defaults of a function's parameters by name."""
     code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
-    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return dict(zip(names, defaults, strict=True)) | (getattr(function, "__kwdefaults__", None) or {})
 
 
 @final
@@ -85,40 +89,52 @@ class Annotation:
     ndim: int = 1
 
 
-def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
+def parse_annotations(
+    function: Callable[..., Any], local_names: Mapping[str, Any], *, lenient: bool = False
+) -> dict[str, Annotation]:
     """Returns the annotations of a device function by parameter, and the annotation of the result under ``return``.
-    Raises ``CompileError``.
+    Raises ``CompileError`` for one that means nothing, or with ``lenient`` leaves it out.
 
     A parameter is generic if it has no annotation, ``Any``, a type variable, or a type that only the compiler makes: a
     ``ThreadIndex``, a ``Ref``, shared memory, None.
     """
     found: dict[str, Annotation] = {}
-    if not getattr(function, "__annotations__", None):
-        return found
     names = Names(function, local_names)
-    for name, annotation in function.__annotations__.items():
-        what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
-        value = names.evaluate(annotation, f"{what}: the annotation", name)
-        if isinstance(value, ScalarType):
-            declared = Annotation("scalar", value)
-        elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
-            declared = _slice_of(function, what, name, value)
-            if isinstance(declared.scalar, TypeVar):
-                continue
-        elif value in (int, float, bool, complex, str):
-            raise at_parameter(
-                function,
-                name,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
-                "DisjointSlice[T], or not at all",
-            )
-        else:
-            continue
-        if not isinstance(declared.scalar, ScalarType):
-            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
-            raise at_parameter(function, name, problem)
-        found[name] = declared
+    for name, annotation in (getattr(function, "__annotations__", None) or {}).items():
+        try:
+            declared = _declared(function, name, annotation, names)
+        except CompileError:
+            if not lenient:
+                raise
+            declared = None
+        if declared is not None:
+            found[name] = declared
     return found
+
+
+def _declared(function: Callable[..., Any], name: str, annotation: Any, names: Names) -> Annotation | None:
+    """Returns an annotation of a device function; None for a generic parameter. Raises ``CompileError``."""
+    what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
+    value = names.evaluate(annotation, f"{what}: the annotation", name)
+    if isinstance(value, ScalarType):
+        declared = Annotation("scalar", value)
+    elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
+        declared = _slice_of(function, what, name, value)
+        if isinstance(declared.scalar, TypeVar):
+            return None
+    elif value in (int, float, bool, complex, str):
+        raise at_parameter(
+            function,
+            name,
+            f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
+            "DisjointSlice[T], or not at all",
+        )
+    else:
+        return None
+    if not isinstance(declared.scalar, ScalarType):
+        problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
+        raise at_parameter(function, name, problem)
+    return declared
 
 
 class Names:

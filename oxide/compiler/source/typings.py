@@ -52,8 +52,8 @@ class TypedCall:
 @final
 @dataclass(slots=True)
 class TypedFunction:
-    """A function for certain types of its arguments. The tables are keyed by the numbers of nodes, except ``variables``
-    and the outer table of ``reads``, which are keyed by the names of variables."""
+    """A function for certain types of its arguments. The tables are keyed by the numbers of nodes, except
+    ``variables``, ``loops`` and the outer table of ``reads``, which are keyed by the names of variables."""
 
     original: FunctionType
     definition: ast.FunctionDef
@@ -72,6 +72,11 @@ class TypedFunction:
     """The types of each variable, and of all values that are assigned to it."""
     reads: dict[str, dict[int, str]] = field(default_factory=dict)
     """The type that each variable has in each expression or statement that reads the variable."""
+    loops: dict[str, set[int]] = field(default_factory=dict)
+    """The expressions and statements that read a variable as a loop leaves it, by the variable's name."""
+    narrowed: dict[int, str] = field(default_factory=dict)
+    """The type of an annotated variable to which an integer is assigned that it may not hold, by the number of the
+    variable's name in the assignment."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast, final, get_overloads, overload
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import CompileError
-from oxide.host.environment import drop_frames, without_frames
+from oxide.host.environment import drop_frames, without_frames, word
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
@@ -102,10 +101,6 @@ kernel.__signature__ = _own.replace(parameters=[_own.parameters["function"], *_l
 
 @without_frames
 def _made(options: dict[str, Any], function: Callable[..., Any]) -> LaunchableKernel:
-    launches = KernelLaunches()
-    if os.environ.get("OXIDE_INTERPRET"):
-        from oxide.runtime.launching import interpreting_all
-
-        launches = interpreting_all.launches()
+    launches = KernelLaunches(interprets=word("OXIDE_INTERPRET", ("1",)) is not None)
     made = Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)
     return cast("LaunchableKernel", made)

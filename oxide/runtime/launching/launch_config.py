@@ -70,12 +70,12 @@ class LaunchConfig(core.LaunchConfig):
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
         threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
         if type(n) is int and n > 0 and type(block) is int and 0 < block <= MAX_THREADS_PER_BLOCK:
-            return _along_x(-(-n // block), block)
+            return _shared(-(-n // block), block)
         if not _is_count(n):
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", MAX_BLOCK)
         blocks = -(-int(n) // threads)
-        return _along_x(blocks if blocks > 0 else 1, threads)
+        return _shared(max(1, blocks), threads)
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...], block: int | tuple[int, ...] = (16, 16)) -> LaunchConfig:
@@ -89,7 +89,7 @@ class LaunchConfig(core.LaunchConfig):
             )
         threads = _dim3(block, "block", MAX_BLOCK)
         grid = [max(1, -(-int(length) // each)) for length, each in zip(reversed(shape), threads, strict=False)]
-        return _of_axes(tuple(grid), threads)
+        return _shared(tuple(grid), threads)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):
@@ -136,16 +136,9 @@ def threads_of(config: LaunchConfig) -> Dim3:
     return grid_x * block_x, grid_y * block_y, grid_z * block_z
 
 
-@lru_cache(maxsize=256)
-def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Returns the configuration of ``blocks`` blocks of ``threads`` threads, from a cache. Launches can share it,
-    because configurations are immutable."""
-    return LaunchConfig(blocks, threads)
-
-
-@lru_cache(maxsize=256)
-def _of_axes(grid: tuple[int, ...], block: Dim3) -> LaunchConfig:
-    """Returns a configuration from a cache, as ``_along_x`` does."""
+@lru_cache(maxsize=512)
+def _shared(grid: int | tuple[int, ...], block: int | Dim3) -> LaunchConfig:
+    """Returns a configuration from a cache. Launches can share it, because configurations are immutable."""
     return LaunchConfig(grid, block)
 
 

@@ -36,7 +36,7 @@ from oxide.errors import ArgumentError
 from oxide.host.host_arrays import upload_of
 from oxide.host.messages import written
 from oxide.runtime.launching.binding import Held, words_for
-from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.launching.specializing import argument_type_of, converts
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, spec_of
 

@@ -27,7 +27,7 @@ from oxide.compiler.check.rewritten import plain
 from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Lifted
-from oxide.compiler.source.source import as_written
+from oxide.compiler.source.source import as_written, with_ordinary_parameters
 from oxide.host.weak_table import WeakTable
 
 from .common import structure
@@ -69,7 +69,7 @@ class DeviceDispatcher(ContextDispatcher):
     """Compiles a function. ``frontend.py`` sets this attribute, because it imports this module and not the reverse."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
-        super().__init__(as_written(function.function), {"device": True})
+        super().__init__(with_ordinary_parameters(as_written(function.function)), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
         self.number = next(_numbers)
         """A number that makes the name of the function's type unique. numba keeps types by their names, so the name

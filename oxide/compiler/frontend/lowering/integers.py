@@ -8,6 +8,7 @@ computed in 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -34,6 +35,7 @@ from .types import (
     operand_of,
     operation_of,
 )
+from .whole_numbers import shifted
 
 
 @register_model(OpenInteger)
@@ -164,6 +166,11 @@ def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     literals. Tuples, and the functions that oxide types, keep them."""
     if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
         return args
+    return as_numbas(args)
+
+
+def as_numbas(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns types with ``i64`` in place of integers that have no type of their own, but for literals."""
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
 
 
@@ -181,15 +188,16 @@ def _lower_shift(operation: str) -> Any:
         kind, given = sig.args
         value = context.cast(builder, args[0], kind, sig.return_type)
         width = value.type.width
-        count = context.cast(builder, args[1], given, types.int64 if given.signed else types.uint64)
+        exact = count = context.cast(builder, args[1], given, types.int64 if given.signed else types.uint64)
         if isinstance(count, ir.Constant):
             count = ir.Constant(value.type, min(count.constant % 2**64, width))
         elif width < 64:
             most = ir.Constant(count.type, width)
             beyond = builder.icmp_unsigned(">", count, most)  # a negative count, too
             count = builder.trunc(builder.select(beyond, most, count), value.type)
-        name = operation if operation == "shl" else "ashr" if sig.return_type.signed else "lshr"
-        return getattr(builder, name)(value, count)
+        if operation == "shl":
+            return shifted(builder.shl(value, count), value, exact)
+        return (builder.ashr if sig.return_type.signed else builder.lshr)(value, count)
 
     return lowered
 
