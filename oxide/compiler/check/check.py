@@ -311,7 +311,7 @@ class _Body:
                     raise self._error(node, f"{shown} has {count} elements, and here it becomes {len(names.elts)}")
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
-                    raise self._error(message, "the message of an assert in a kernel is a plain string")
+                    raise self._error(message, "the message of an assert in a kernel is a string or an f-string")
                 self._visit(test)
                 self._may_leave(node, "has no assert: one that fails")
                 return

@@ -1,6 +1,6 @@
 """What cannot be compiled is refused with file, line and the reason, in the terms of whoever wrote the kernel."""
 
-# ruff: noqa: B007, F401, F821, F841, SIM105 (the kernels here are wrong on purpose)
+# ruff: noqa: B007, F401, F811, F821, F841, SIM105 (the kernels here are wrong on purpose)
 
 from __future__ import annotations
 
