@@ -30,6 +30,7 @@ from oxide.compiler.source.source import (
 from oxide.errors import CompileError
 from oxide.host.weak_table import WeakTable
 
+from .constants import Constants
 from .conveniences import Conveniences
 
 _Rewritten: TypeAlias = WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]]
@@ -73,6 +74,8 @@ def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
     if definition is trees.get(function):
         definition = copy.deepcopy(definition)
     definition.args.args, definition.args.kwonlyargs = [*definition.args.args, *definition.args.kwonlyargs], []
+    constants = Constants(function, definition)
+    definition.body = constants.block(definition.body)
     rewriter = Conveniences(function, definition)
     definition.body = rewriter.block(definition.body)
     shifted: set[int] = set()  # the rewriter may use a node at several places
@@ -81,7 +84,7 @@ def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
             shifted.add(id(node))
             node.col_offset += indent
             node.end_col_offset = (node.end_col_offset or 0) + indent
-    return definition, rewriter.changed
+    return definition, constants.changed or rewriter.changed
 
 
 def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
