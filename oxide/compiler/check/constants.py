@@ -14,10 +14,10 @@ from __future__ import annotations
 import ast
 import copy
 import enum
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Final, final
 
-from oxide.compiler.source.source import EMPTY, outer_names
+from oxide.compiler.source.source import EMPTY
 
 from .assignment import stored_names
 from .conveniences import BlockTransformer, placed
@@ -30,9 +30,9 @@ _UNKNOWN: Final = object()
 class Constants(BlockTransformer):
     """Rewrites the body of one function."""
 
-    def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
+    def __init__(self, outer: dict[str, Any], definition: ast.FunctionDef) -> None:
         self.changed = False
-        self._outer = outer_names(function)
+        self._outer = outer
         arguments = definition.args
         parameters = {each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
         self._locals = parameters | stored_names([definition])
