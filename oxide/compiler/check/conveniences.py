@@ -29,6 +29,8 @@ from oxide.compiler.source.source import EMPTY, outer_names
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
 
+from .numpy_functions import in_kernels
+
 N = TypeVar("N", bound=ast.AST)
 
 
@@ -397,7 +399,7 @@ class Conveniences(BlockTransformer):
             self.changed = True
             text = self._at(ast.Constant(FORMAT + " ".join(pieces)), node.args[0])
             return self._at(ast.Call(node.func, [text, *map(self.visit, values)], []), node)
-        called = self._resolve(node.func)
+        called = in_kernels(self._resolve(node.func))
         if isinstance(called, DeviceFunction):
             self._give_defaults(node, called)
         return self.generic_visit(node)

@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import re
+import textwrap
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -336,7 +337,7 @@ def test_outside_objects_that_kernels_cannot_use_are_named() -> None:
         x = AN_ARRAY[0]  # here
 
     def of_a_function(a: Slice[f32]) -> None:
-        x = ordinary(1)  # here
+        x = textwrap.dedent("a")  # here
 
     def of_math(a: Slice[f32]) -> None:
         x = math.fsum((a[0],))  # here
@@ -347,7 +348,7 @@ def test_outside_objects_that_kernels_cannot_use_are_named() -> None:
     refuse(undefined, "nothing_of_this_name is not defined")
     refuse(of_a_list, "A_LIST is a list")
     refuse(of_an_array, "AN_ARRAY is an array of complex256; constant arrays are of")
-    refuse(of_a_function, "ordinary is an ordinary Python function: mark it with @device")
+    refuse(of_a_function, "textwrap.dedent is an ordinary Python function: mark it with @device")
     refuse(of_math, "math.fsum keeps a list of sums, which kernels cannot: add in f64")
     refuse(of_a_module, "thread has no index_4d")
 
@@ -525,7 +526,7 @@ def test_what_cannot_be_meant_is_said_in_the_authors_terms() -> None:
         x = thread.index_1d(3)  # type: ignore[call-arg]  # here
 
     def float_width(c: DisjointSlice[f32]) -> None:
-        x = thread.index_2d(1.5)  # type: ignore[arg-type]  # here
+        x = thread.index_2d(1.5)  # type: ignore[call-overload]  # here
 
     def called_coordinates(c: DisjointSlice[f32]) -> None:
         x = thread.thread_idx()  # type: ignore[operator]  # here

@@ -165,6 +165,11 @@ def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     literals. Tuples, and the functions that oxide types, keep them."""
     if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
         return args
+    return as_numbas(args)
+
+
+def as_numbas(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns types with ``i64`` in place of integers that have no type of their own, but for literals."""
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
 
 

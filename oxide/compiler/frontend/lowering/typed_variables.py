@@ -60,7 +60,7 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     counts = any(isinstance(kind, types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
         problem = promotion.narrow_sum(name, operand_of(kind).scalar)
-        if problem and counts and any(_depends(state, each, statement.target.name) for each in kinds):
+        if problem and counts and any(depends(state, each, statement.target.name) for each in kinds):
             raise refused_at(place, problem)
 
 
@@ -69,7 +69,7 @@ def _is_typed(kind: Any) -> bool:
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 
 
-def _depends(state: Any, variable: str, name: str) -> bool:
+def depends(state: Any, variable: str, name: str) -> bool:
     """Returns whether a value is computed from the variable ``name``, by operators and assignments alone."""
     pending, seen = [variable], set[str]()
     while pending:
