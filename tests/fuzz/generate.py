@@ -1059,7 +1059,8 @@ class Generator:
             annotated, given = self.chance(0.7), returns
             if annotated and self.chance(0.3) and returns != "bool":
                 # Converted to the type that is declared, by the rule of a store.
-                given = self.pick(INTEGERS if returns in INTEGERS else (*INTEGERS, *FLOATS))
+                storable = [each for each in INTEGERS if is_storable(each, returns)]
+                given = self.pick(storable if returns in INTEGERS else (*INTEGERS, *FLOATS))
             body.append(Stmt("return", [self.typed(given, 3)], [], returns))
             function = Function(self.fresh("fun"), parameters, returns, body, annotated=annotated)
             self.program.functions.append(function)
