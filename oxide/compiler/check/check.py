@@ -185,7 +185,7 @@ class _Body:
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
         self.by_position = self.parameters[: function.__code__.co_argcount]
-        outer = outer_names(function)
+        outer = outer_names(source)
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
@@ -432,6 +432,9 @@ class _Body:
                     )
 
     def _call(self, node: ast.Call) -> None:
+        for part in (node.func, *node.args):
+            if isinstance(part, ast.Name) and (problem := refused(part)):
+                raise self._error(part, problem)
         called = self._resolve(node.func)
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
@@ -598,6 +601,7 @@ class _Body:
         defaults = default_values(called.function) if lifted is None else {}
         twice = len(node.args) + len(node.keywords) != len(given)
         if twice or not set(own) - set(defaults) <= set(given) <= set(own):
+            own = [name for name in own if name not in called.captures]
             shown = [f"{name}={defaults[name]}" if name in defaults else name for name in own]
             if len(body.by_position) < len(own):
                 shown.insert(len(body.by_position), "*")

@@ -18,14 +18,13 @@ import ast
 import builtins
 import re
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, TypeVar, final
 
 import numpy as np
 
 from oxide.compiler.signature.annotations import default_values
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.source import EMPTY, outer_names
+from oxide.compiler.source.source import EMPTY
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
 
@@ -68,11 +67,11 @@ class BlockTransformer(ast.NodeTransformer):
 
 @final
 class Conveniences(BlockTransformer):
-    """Rewrites the body of one function."""
+    """Rewrites the body of one function. ``outer`` is what its names from outside stand for."""
 
-    def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
+    def __init__(self, outer: dict[str, Any], definition: ast.FunctionDef) -> None:
         self.changed = False
-        self._outer = outer_names(function)
+        self._outer = outer
         arguments = definition.args
         self._parameters = {each.arg: each for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
         self._stored: dict[str, list[ast.expr | None]] = {}

@@ -32,6 +32,8 @@ class DeviceFunction(Generic[P, R]):
         self.function = function
         self.annotations: dict[str, Annotation] = parse_annotations(function, names or {}, lenient=plain)
         """The annotations of the parameters by name, and the annotation of the result under ``return``."""
+        self.captures: tuple[str, ...] = ()
+        """Of a function that a kernel defines: the parameters for the variables of the kernel that it reads."""
         functools.update_wrapper(self, function)
         keep_text(function)
 

@@ -8,6 +8,7 @@ computed in 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from llvmlite import ir
