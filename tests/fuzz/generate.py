@@ -351,6 +351,8 @@ class Generator:
         if indices and self.chance(0.4):
             own = name(self.pick(indices), "place")
             return own if self.chance(0.94) else binary("place", "+", own, literal(self.rng.choice((-1, 1, 2))))
+        if self.chance(0.06):
+            return self.narrow_chain()
         if self.chance(0.96):
             kind = self.pick(("place", "i64", "i32", "u32", "u8", "u64"))
             value = self.place(2) if kind == "place" else self.expr(kind, 1)
@@ -360,6 +362,22 @@ class Generator:
         value = self.expr(self.pick(("i64", "i32", "u32", "u64", "i16", "u8")), self.rng.randint(1, 2))
         # A negative literal is refused, as Python's index from the end.
         return constant(value.type, value.value) if value.op == "literal" and value.value < 0 else value
+
+    def narrow_chain(self) -> Expr:
+        """An index that may wrap in its type, and is outside then."""
+        kind = self.pick(("u8", "i8", "u16", "i32", "u32"))
+        a, b = self.typed(kind, 0), self.typed(kind, 0)
+        e = binary(kind, self.pick("+-*"), a, b)
+        return self.weighted(
+            (2, lambda: e),
+            (1, lambda: binary(kind, "<<", a, literal(self.rng.randrange(9)))),
+            (1, lambda: binary(kind, "-", total("+", e, a), b)),
+            (1, lambda: total("+", e, self.small())),
+            (1, lambda: call(kind, self.pick(("min", "max")), e, bare(kind, self.rng.randint(0, 9)))),
+            (1, lambda: Expr("ternary", kind, [self.condition(1), e, bare(kind, self.rng.randint(0, 9))])),
+            (1, lambda: binary(kind, self.pick(("//", "%", "&", "|")), e, bare(kind, self.rng.randint(1, 9)))),
+            (1, lambda: Expr("convert", self.pick(("i64", kind)), [e])),
+        )()  # type: ignore[no-any-return]
 
     def remainder(self, value: Expr, limit: Expr) -> Expr:
         if value.op == "literal":
