@@ -34,7 +34,7 @@ from oxide.language.views import zip_exact
 from . import advice
 from .assignment import stored_names, unassigned_read
 from .constructs import PRINT_KEYWORDS, UNSUPPORTED, refused
-from .numpy_functions import in_kernels
+from .numpy_functions import called_in_kernels, in_kernels
 from .rewritten import plain
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
@@ -311,7 +311,7 @@ class _Body:
                     raise self._error(node, f"{shown} has {count} elements, and here it becomes {len(names.elts)}")
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
-                    raise self._error(message, "the message of an assert in a kernel is a plain string")
+                    raise self._error(message, "the message of an assert in a kernel is a string or an f-string")
                 self._visit(test)
                 self._may_leave(node, "has no assert: one that fails")
                 return
@@ -435,7 +435,7 @@ class _Body:
         for part in (node.func, *node.args):
             if isinstance(part, ast.Name) and (problem := refused(part)):
                 raise self._error(part, problem)
-        called = self._resolve(node.func)
+        called = called_in_kernels(self._resolve(node.func))
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
             called = passed[1]
