@@ -82,7 +82,7 @@ def refused(body: str, first: str = "i32", second: str = "i32", result: str = "i
     return str(raised.value).splitlines()[0].partition(": ")[2]
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_integers_have_numpys_common_type_and_wrap_in_it(first: str, second: str) -> None:
     common = integer_result(first, second)
     a, b = pairs(first, second)
@@ -180,7 +180,7 @@ def test_a_literal_takes_the_type_that_it_meets(name: str) -> None:
             np.testing.assert_array_equal(found, [eval(text, {"a": int(each)}) for each in a], text)
 
 
-@pytest.mark.parametrize(("real", "whole"), MIXED, ids=["-".join(pair) for pair in MIXED])
+@pytest.mark.parametrize(("real", "whole"), MIXED)
 def test_floats_with_integers(real: str, whole: str) -> None:
     """NumPy's common type, but that narrow floats keep theirs."""
     a, b = pairs(real, whole)
