@@ -36,7 +36,7 @@ from tests.runtime.launching import prebuilt_kernels as source
 ROOT = Path(__file__).parents[3]
 FILE = "tests/runtime/launching/prebuilt_kernels.py"
 KERNELS = [
-    *(f"{FILE}:{name}" for name in ("shifted", "by_fours", "transpose", "total", "rotated")),
+    *(f"{FILE}:{name}" for name in ("shifted", "by_fours", "in_rows", "transpose", "total", "rotated")),
     *(f"{FILE}:scale", "T=f32", f"{FILE}:scale", "T=f64"),
     *(f"{FILE}:add", "x=Array[f32,1]", "y=Array[f32,1]", "out=Array[f32,1]"),
     *(f"{FILE}:softmax", "y=(4, 64)"),
@@ -57,7 +57,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("prebuilt") / "built"
     ran = build(*KERNELS, "--cpu", "--cc", "8.0", "--cc", "9.0", "-o", str(found))
     assert ran.returncode == 0, ran.stderr
-    assert "code of 9 kernels in 30 files" in " ".join(ran.stdout.split())
+    assert "code of 10 kernels in 33 files" in " ".join(ran.stdout.split())
     return found
 
 
@@ -80,6 +80,17 @@ def test_a_typed_kernel_has_its_block_its_default_and_its_results(kernels: Any) 
     np.testing.assert_allclose(found, 2.5 * x.astype(np.float64)[4:], rtol=1e-6)
     assert kernels["shifted"].default_block == (128, 1, 1)
     assert kernels["shifted"].__doc__ == source.shifted.__doc__
+
+
+def test_arguments_are_given_by_name_and_a_thread_has_a_row(kernels: Any) -> None:
+    x = np.array([[1, -2], [4, -4]], np.float32)
+    results = kernels["in_rows"](h2d(x), shift=1.0).sync()
+    np.testing.assert_array_equal(d2h(results[0]).sync(), np.where(x > 0, x, x / 2) * 2 + 1)
+    assert results[1:] == (2.0, 1.0)
+    assert repr(kernels["in_rows"]) == repr(source.in_rows)
+    assert "*, scale: f32, shift: f32)" in repr(source.in_rows)
+    with pytest.raises(ArgumentError, match="takes 1 arguments by position, got 2: give scale by name"):
+        kernels["in_rows"](h2d(x), 1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,7 +10,10 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from oxide.compiler.check import advice
+from oxide.compiler.source.annotated_locals import annotated_parameters
 from oxide.compiler.source.source import closure_values, parse_definition
 from oxide.compiler.tile.ir import BOOL, I64, Node
 from oxide.host.messages import written
@@ -305,10 +308,11 @@ class Expressions:
             return word(self.nodes, called.__name__, arguments, named)
         if isinstance(called, language.Function):
             return self._inlined(called, arguments, named)
-        if isinstance(called, ScalarType):
+        if isinstance(called, ScalarType) or (isinstance(called, type) and issubclass(called, np.generic)):
+            scalar = self.nodes.dtype(called)
             if len(arguments) != 1 or named:
-                self.nodes.refuse(f"{called.name}(…) takes one number")
-            return self.nodes.convert(self.nodes.lifted(arguments[0]), self.nodes.dtype(called))
+                self.nodes.refuse(f"{scalar.name}(…) takes one number")
+            return self.nodes.convert(self.nodes.lifted(arguments[0]), scalar)
         return self._python(called, arguments, named)
 
     def _python(self, called: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -367,6 +371,10 @@ class Expressions:
         except TypeError as error:
             nodes.refuse(f"{called.__name__}: {error}")
         bound.apply_defaults()
+        declared = annotated_parameters(function)
+        for name in declared.keys() & bound.arguments.keys():
+            what = f"{called.__name__}: parameter {name} is"
+            bound.arguments[name] = nodes.accepted(bound.arguments[name], declared[name], called.__name__, what)
         tree, shift = parse_definition(function)
         outer = nodes.function, nodes.shift, nodes.at, nodes.depth
         nodes.function, nodes.shift, nodes.depth = function, shift, 0
@@ -380,7 +388,9 @@ class Expressions:
         self.scopes.pop()
         self._globals.pop()
         nodes.function, nodes.shift, nodes.at, nodes.depth = outer
-        return result
+        if "return" not in declared:
+            return result
+        return nodes.accepted(result, declared["return"], called.__name__, f"{called.__name__} is declared to return")
 
     def _method(self, called: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
         this, name = called.this, called.name

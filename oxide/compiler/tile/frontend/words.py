@@ -117,7 +117,8 @@ def _cdiv(build: Nodes, a: Any, b: Any) -> Any:
     one, two = build.lifted(a, "cdiv"), build.lifted(b, "cdiv")
     if "f" in (one.dtype.kind, two.dtype.kind):
         build.refuse(f"cdiv takes integers, not {build.shown(one)} and {build.shown(two)}")
-    return build.elementwise("neg", (build.elementwise("floordiv", (build.elementwise("neg", (one,)), two)),))
+    down, rest = (build.elementwise(op, (one, two), what="cdiv") for op in ("floordiv", "mod"))
+    return where(build, compare(build, "ne", (rest, 0), "cdiv"), build.elementwise("add", (down, 1)), down)
 
 
 def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
@@ -419,11 +420,7 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
 def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
     """Returns the node of values to write to a tensor, in its type. Raises ``CompileError`` if they may not be stored
     in it."""
-    found = build.lifted(values, what)
-    problem = promotion.stored(tensor.scalar, found.operand)
-    if problem is not None:
-        build.refuse(f"{what}: {tensor.name} has elements of {tensor.scalar.name} and {problem}")
-    return build.convert(found, tensor.scalar)
+    return build.accepted(values, tensor.scalar, what, f"{what}: {tensor.name} has elements of")
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
