@@ -39,7 +39,7 @@ class ParameterSlot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "bits", "converted", "dtype", "fits", "judged", "kind", "last", "last_piece",
+        "alignment", "before", "bits", "components", "converted", "dtype", "fits", "judged", "kind", "last", "last_piece",
         "last_words", "most", "ndim", "number", "parts", "type",
     )  # fmt: skip
 

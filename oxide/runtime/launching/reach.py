@@ -39,6 +39,7 @@ def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
             continue
         shape = shape_of(argument)
         if shape is not None:
+            shape = parameter.elements(shape)
             if width in parameter.lengths:
                 return shape[parameter.lengths.index(width)] if parameter.ndim > 1 else math.prod(shape)
         elif parameter.lifted is not None:

@@ -23,6 +23,7 @@ from oxide.compiler.signature.untyped_arguments import (
 )
 from oxide.errors import CompileError
 from oxide.language.types import SCALARS, ScalarType, of_dtype
+from oxide.language.vectors import Vector, VectorType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
@@ -71,12 +72,45 @@ OPEN_INTEGER = OpenInteger("open_integer")
 PLACE = Place("place")
 
 
+class ComponentsType(types.NamedUniTuple):  # type: ignore[misc]
+    """The type of a vector. ``dtype`` is the type of its components."""
+
+    def __init__(self, dtype: Any, made_of: type[Vector[Any]]) -> None:
+        super().__init__(types.unliteral(dtype), len(made_of._fields), made_of)
+        self.name = f"{made_of.__name__}[{display(self.dtype)}]"
+
+    def of(self, dtype: Any) -> ComponentsType:
+        """Returns the type of a vector of equal length with components of another type."""
+        return ComponentsType(dtype, self.instance_class)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if not (isinstance(other, ComponentsType) and other.count == self.count):
+            return None
+        dtype = context.unify_pairs(self.dtype, other.dtype)
+        return None if dtype is None else self.of(dtype)
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        if not (isinstance(other, ComponentsType) and other.count == self.count):
+            return None
+        return context.can_convert(self.dtype, other.dtype)
+
+    def __unliteral__(self) -> Any:
+        return self
+
+
 NUMBA_TYPES: dict[str, Any] = {
     name: HalfType(scalar) if scalar.precision else getattr(types, {"b": "boolean"}.get(scalar.kind, scalar.dtype_name))
     for name, scalar in SCALARS.items()
 }
 
 NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", OPEN_INTEGER: "i64", PLACE: "i64"}
+
+
+def composite_of(scalar: Any) -> Any:
+    """Returns the type of a value of an annotation's type: of a scalar or of a vector."""
+    if isinstance(scalar, VectorType):
+        return ComponentsType(NUMBA_TYPES[scalar.scalar.name], scalar.made_of)
+    return NUMBA_TYPES[scalar.name]
 
 
 @typeof_impl.register(ScalarType)
@@ -183,6 +217,11 @@ def conversion_problem(target: Any, value: Any) -> str | None:
     allows: they are narrowed, and wrap, but a signed integer is not stored as an unsigned one.
     """
     name, plain = display(target), types.unliteral(value)
+    if isinstance(target, ComponentsType):
+        if not (isinstance(plain, ComponentsType) and plain.count == target.count):
+            return f"the value is {display(value)}"
+        why = conversion_problem(target.dtype, plain.dtype)
+        return None if why is None else f"the value is {display(value)}; convert it, as in {name}(v.x, v.y, …)"
     if not isinstance(plain, types.Number | types.Boolean):
         advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
         return f"the value is {display(value)}{advice}"
@@ -212,6 +251,8 @@ def display(numba_type: Any) -> str:
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
+    if isinstance(plain, ComponentsType):
+        return str(plain.name)
     if isinstance(plain, types.BaseNamedTuple):
         return str(plain.instance_class.__name__)
     if isinstance(plain, types.BaseTuple):
