@@ -80,12 +80,13 @@ class Vector(Generic[T]):
     __array_ufunc__ = None  # an operator with a NumPy scalar on its left is the vector's
     _fields: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *components: T) -> None:
+    def __init__(self, *components: T, **named: T) -> None:
         """Makes a vector of numbers. They are converted to their common type: NumPy's, for which Python numbers do not
         count."""
-        if len(components) != len(self._fields):
-            name = type(self).__name__
-            raise TypeError(f"{name}(…) takes {len(self._fields)} components, not {len(components)}")
+        rest = self._fields[len(components) :]
+        if len(components) > len(self._fields) or set(named) != set(rest):
+            raise TypeError(f"{type(self).__name__}(…) takes {len(self._fields)} numbers, {', '.join(self._fields)}")
+        components = (*components, *[named[name] for name in rest])
         for name, component in zip(self._fields, _of_one_type(components), strict=True):
             object.__setattr__(self, name, component)
 

@@ -28,6 +28,7 @@ from oxide.host.messages import written
 from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType
+from oxide.language.vectors import VECTORS, VectorType
 from oxide.language.unroll import unroll
 from oxide.language.views import zip_exact
 
@@ -626,7 +627,8 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        if callable(value) and not isinstance(value, ScalarType) and not is_numbas(value):
+        is_type = isinstance(value, ScalarType | VectorType) or value in VECTORS.values()
+        if callable(value) and not is_type and not is_numbas(value):
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):
                 raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")

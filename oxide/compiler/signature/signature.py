@@ -107,7 +107,12 @@ class Parameter:
             return f"tile.{self.of_tiles}[{self.scalar.name}, {self.ndim}]"
         if self.lifted is not None:
             return self.lifted.annotation
-        return shown(self.kind, _element(self.scalar.name, self.components), self.tile, self.ndim)
+        return shown(self.kind, self.element, self.tile, self.ndim)
+
+    @property
+    def element(self) -> str:
+        """Returns the type of a slice's elements as it is written."""
+        return _element(self.scalar.name, self.components)
 
     @property
     def identity(self) -> str:

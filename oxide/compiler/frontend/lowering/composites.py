@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.datamodel.cuda_models import UniTupleModel
-from numba.cuda.extending import register_model
+from numba.cuda.extending import core_models, register_model
 
 from .registry import lowering_registry
 from .types import ComponentsType, HalfType
@@ -22,7 +21,7 @@ _PLACE: Final = ir.IntType(32)
 _WIDEST: Final = 16
 
 
-register_model(ComponentsType)(UniTupleModel)
+register_model(ComponentsType)(core_models.UniTupleModel)
 
 
 def components(builder: Any, kind: Any, value: Any) -> list[Any]:

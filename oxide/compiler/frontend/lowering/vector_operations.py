@@ -167,6 +167,11 @@ class VectorClass(types.Callable):  # type: ignore[misc]
 register_model(VectorClass)(core_models.OpaqueModel)
 
 
+@lowering_registry.lower_constant(VectorClass)
+def _lower_class_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
 @typeof_impl.register(VectorType)
 def _type_of_vector_type(value: VectorType, context: Any) -> Any:
     return VectorClass(composite_of(value))
@@ -318,7 +323,7 @@ def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 _DEVICE: Final[dict[Any, DeviceFunction[..., Any]]] = {
     function: device(function) for functions in METHODS.values() for function in functions.values()
 }
-_AS_FUNCTIONS: Final = {"min": (min, 2), "max": (max, 2), "abs": (abs, 1), "fma": (intrinsics.fma, 3)}
+AS_FUNCTIONS: Final = {"min": (min, 2), "max": (max, 2), "abs": (abs, 1), "fma": (intrinsics.fma, 3)}
 """The methods that are functions of each component, and the number of their operands."""
 
 
@@ -377,7 +382,7 @@ def _register_function(name: str, function: Any, count: int) -> Any:
 
 
 _TEMPLATES: Final = {name: _register_method(name) for name in METHODS} | {
-    name: _register_function(name, *of) for name, of in _AS_FUNCTIONS.items()
+    name: _register_function(name, *of) for name, of in AS_FUNCTIONS.items()
 }
 
 
