@@ -44,7 +44,7 @@ class VectorType:
     @property
     def name(self) -> str:
         """Returns the type as it is written."""
-        return f"{self.made_of.__name__}[{getattr(self.scalar, '__name__', None) or self.scalar!r}]"
+        return f"{self.made_of.__name__}[{getattr(self.scalar, '__name__', self.scalar)}]"
 
     @property
     def count(self) -> int:

@@ -398,10 +398,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_static_getitem(value, index)
 
     def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        _refuse_change(target)
         _check_index(target, index)
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        _refuse_change(target)
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
             target, shared.BlockArrayType | refs.TileRefType | slice_lowering.SliceType
@@ -417,12 +419,17 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if not common.check_value(target.dtype, value):
                 raise errors.TypingError("the value of an element")
         elif isinstance(target, ComponentsType):
-            note(f"a {display(target)} does not change: make another one, as in {target.name}(…)")
-            raise errors.TypingError("a component of a vector")
+            _refuse_change(target)
         elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
+
+
+def _refuse_change(target: Any) -> None:
+    if isinstance(target, ComponentsType):
+        note(f"a {display(target)} does not change: make another one, as in {target.name}(…)")
+        raise errors.TypingError("a component of a vector")
 
 
 def _check_index(array: Any, index: Any) -> None:

@@ -201,7 +201,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         choices = _choices(function, kernel, name, found.kind, scalar)
         return OpenParameter(kernel, name, found.kind, scalar.__name__, choices, found.tile, found.ndim, components)
     if not isinstance(scalar, ScalarType):
-        problem = f"the elements of a slice are scalars: {of_element(scalar)}"
+        problem = f"the elements of a slice are scalars or vectors: {of_element(scalar)}"
         raise refused_parameter(function, kernel, name, f"{name}: {problem}")
     if found.kind == "atomic" and scalar.name not in ATOMIC:
         raise located(

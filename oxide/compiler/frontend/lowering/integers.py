@@ -54,7 +54,7 @@ _SHIFTS: Final = (operator.lshift, operator.rshift)
 _POWERS: Final = (operator.pow, pow)
 _EXTREMES: Final = (min, max)
 _UNARY: Final = (operator.neg, operator.pos, operator.invert, abs)
-_SYMBOLS: Final[dict[Any, str]] = {
+SYMBOLS: Final[dict[Any, str]] = {
     operator.add: "+",
     operator.sub: "-",
     operator.mul: "*",
@@ -137,7 +137,7 @@ def _unary(key: Any, kind: Any) -> Any:
 
 
 def _refuse_bools(key: Any) -> None:
-    shown = _SYMBOLS.get(key) or key.__name__
+    shown = SYMBOLS.get(key) or key.__name__
     note(f"{shown} of bools: write &, | or ^ for logic, or convert to count, as in i32(x)")
     raise errors.TypingError("arithmetic of bools")
 
@@ -193,7 +193,7 @@ def _together(key: Any, args: Iterable[Any]) -> Any:
     for kind in typed[1:]:
         both = common(found, kind)
         if both is None:
-            shown = f" {_SYMBOLS[key]} ".join(map(display, args)) if key in _SYMBOLS else _called(key, args)
+            shown = f" {SYMBOLS[key]} ".join(map(display, args)) if key in SYMBOLS else _called(key, args)
             note(f"{shown}: no integer type holds both; convert one, as in i64(x) or u64(x)")
             raise errors.TypingError("u64 and a signed integer")
         found = both
@@ -216,7 +216,7 @@ def _require_fit(key: Any, args: tuple[Any, ...], given: Any, kind: Any) -> None
         return
     value = given.literal_value
     shown = [str(each.literal_value) if isinstance(each, types.IntegerLiteral) else display(each) for each in args]
-    text = f" {_SYMBOLS[key]} ".join(shown) if key in _SYMBOLS else f"{key.__name__}({', '.join(shown)})"
+    text = f" {SYMBOLS[key]} ".join(shown) if key in SYMBOLS else f"{key.__name__}({', '.join(shown)})"
     note(
         f"{text}: {value} does not fit in {display(kind)}, which holds {kind.minval} to {kind.maxval}; convert "
         f"the other operand to a wider type, or write {display(kind)}({value}), which wraps"

@@ -11,7 +11,7 @@ from numba.cuda.core import ir as numba_ir
 
 from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
-from .types import HalfType, OpenFloat, OpenInteger, Place, display
+from .types import ComponentsType, HalfType, OpenFloat, OpenInteger, Place, display
 
 _NARROW: Final = 16
 """The bits of integers that are too few to count in."""
@@ -45,13 +45,7 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     typed: dict[Any, Any] = {}
     """The first place at which a number of each type is assigned."""
     for variable, kind in kinds.items():
-        found = (
-            types.int64
-            if isinstance(kind, Place)
-            else types.boolean
-            if isinstance(kind, types.BooleanLiteral)
-            else kind
-        )
+        found = _as_assigned(kind)
         if _is_typed(found):
             typed.setdefault(found, places.get(variable, statement.loc))
     if len(typed) > 1:
@@ -61,10 +55,18 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
             f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both reach "
             f"what follows: a variable has one type; convert one, or annotate it, as in {name}: {display(two)} = …",
         )
-    counts = any(isinstance(kind, types.IntegerLiteral | OpenInteger) for kind in kinds.values())
+    counts = any(isinstance(_number(kind), types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
-        narrow = isinstance(kind, types.Integer) and kind.bitwidth <= _NARROW
+        number = _number(kind)
+        narrow = isinstance(number, types.Integer) and number.bitwidth <= _NARROW
         if counts and narrow and any(_depends(state, each, statement.target.name) for each in kinds):
+            if number is not kind:
+                wide = display(kind.of(types.int32))
+                raise refused_at(
+                    place,
+                    f"{name} begins as a vector of integer literals and takes the type {display(kind)}, in which a sum "
+                    f"soon wraps: begin with {wide}(…), or with {display(kind)}(…) where that is meant",
+                )
             raise refused_at(
                 place,
                 f"{name} begins as an integer literal and takes the type {display(kind)}, in which a sum soon wraps: "
@@ -72,7 +74,22 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
             )
 
 
+def _number(kind: Any) -> Any:
+    """Returns the type of a number, or that of a vector's components."""
+    return kind.dtype if isinstance(kind, ComponentsType) else kind
+
+
+def _as_assigned(kind: Any) -> Any:
+    """Returns the type that a variable has where a value of the type ``kind`` is assigned."""
+    if isinstance(kind, ComponentsType):
+        return kind.of(_as_assigned(kind.dtype))
+    if isinstance(kind, Place):
+        return types.int64
+    return types.boolean if isinstance(kind, types.BooleanLiteral) else kind
+
+
 def _is_typed(kind: Any) -> bool:
+    kind = _number(kind)
     weak = isinstance(kind, types.IntegerLiteral | OpenFloat | OpenInteger | PythonComplex)
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 

@@ -25,11 +25,11 @@ from oxide.language.vectors import METHODS, VECTORS, Vector, VectorType
 
 from .common import element_index, has_length, in_bounds
 from .composites import components, packed
+from .integers import SYMBOLS
 from .mathematics import call_device_function
 from .primitives import site
 from .registry import bound, lowering_registry, note, parameters, typing_registry
 from .types import (
-    COMPARISONS,
     NUMBA_TYPES,
     OPEN,
     OPEN_INTEGER,
@@ -81,7 +81,7 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
             raise refused(f"{display(function.instance_type)}(…) takes one number, not a {display(vectors[0])}")
         return None
     shown = " and ".join(map(display, args))
-    symbol = COMPARISONS.get(key) or getattr(key, "__name__", "").rstrip("_")
+    symbol = SYMBOLS.get(key) or getattr(key, "__name__", "")
     if any(isinstance(kind, types.Optional) for kind in args):
         return None  # numba tries again with the type without None
     if len({kind.count for kind in vectors}) > 1:
@@ -89,7 +89,7 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
     if not all(isinstance(kind, ComponentsType) or _is_number(kind) for kind in args):
         raise refused(f"{symbol} of {shown}: a vector meets vectors and numbers")
     if key in _EQUALITIES and len(vectors) < 2:
-        raise refused(f"{symbol} of {shown}: only vectors are equal; for each component compare it, as in v.x {symbol}")
+        raise refused(f"{symbol} of {shown}: it compares two vectors; compare a component, as in v.x {symbol} 0")
     inner = context.resolve_function_type(function, tuple(map(_component, args)), {})
     if inner is None:
         return None
@@ -106,7 +106,6 @@ def _lower_operator(function: Any) -> Any:
         inner = tuple(map(_component, sig.args))
         result = sig.return_type.dtype if isinstance(sig.return_type, ComponentsType) else types.boolean
         typed = context.typing_context.resolve_value_type(function)
-        context.typing_context.resolve_function_type(typed, inner, {})
         code = context.get_function(typed, signature(result, *inner))
         count = next(kind.count for kind in sig.args if isinstance(kind, ComponentsType))
         columns = [
@@ -305,6 +304,8 @@ def _lower_by_index(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 def check_place(kind: ComponentsType, index: Any) -> None:
     """Refuses a constant index that a vector does not have."""
+    if isinstance(index, float):
+        raise refused(f"the index of a {display(kind)} is an integer, not {index}")
     if not isinstance(index, int):
         raise refused(f"a {display(kind)} has no parts: write its components, as in Vec2(v.x, v.y)")
     if not 0 <= index < kind.count:
