@@ -85,9 +85,10 @@ from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.memory.memory import sharing as _sharing
 from oxide.runtime.operations.combinators import shared, unzip
 from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
+from oxide.runtime.operations.new_boxes import arange, empty, full, ones, pinned_empty, randn, zeros
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
-from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
-from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, pinned_empty, zeros
+from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, prepare, spawn
+from oxide.runtime.operations.transfers import d2h, dup, h2d, memcpy, to_device
 from oxide.runtime.ordering.stream import Event, Stream
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -103,13 +104,10 @@ if TYPE_CHECKING:
     from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.addresses import DevicePointer
+    from oxide.runtime.operations.captured_graph import input as input  # not in __all__, for the same reason as zip
     from oxide.runtime.operations.conditional import cond, while_loop
-    from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
-    from oxide.runtime.operations.inputs import input as input  # not in __all__, for the same reason as zip
-    from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.planning import planned
-    from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile, profile
     from oxide.tracing.traces import Trace, trace
 
@@ -138,21 +136,17 @@ _LATER = {
     "Trace": "tracing.traces",
     "VectorView": "language.views",
     "collectives": "collectives",
-    "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
     "from_cuda_array_interface": "interop.sharing",
     "from_dlpack": "interop.sharing",
-    "input": "runtime.operations.inputs",
+    "input": "runtime.operations.captured_graph",
     "intrinsics": "language.intrinsics",
     "load": "runtime.launching.prebuilt",
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
-    "prepare": "runtime.operations.preparing",
     "profile": "tracing.profiles",
-    "randn": "runtime.operations.generated_numbers",
     "ray": "ray",
     "tensor": "language.tensor",
-    "to_device": "runtime.operations.peer_copies",
     "torch": "interop.torch",
     "trace": "tracing.traces",
     "while_loop": "runtime.operations.conditional",

@@ -23,7 +23,6 @@ from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import Specialization
 from oxide.driver.base import Driver, EventHandle, StreamHandle
 from oxide.runtime.devices.runtime import Device, Runtime
-from oxide.runtime.launching.deferred import DeferredLaunch
 from oxide.runtime.loop.pace import Turn as LoopTurn
 from oxide.runtime.memory.allocation import Known
 from oxide.runtime.memory.reclaim import Run, Visible
@@ -253,7 +252,7 @@ class ConfiguredKernel:
     _config: configs.LaunchConfig | None
     _plan: binding.Plan | None
     def __init__(self, kernel: Any, config: Any) -> None: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> launches.KernelLaunch | DeferredLaunch: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> launches.KernelLaunch | launches.DeferredLaunch: ...
 
 class Operation:
     _unused: bool

@@ -79,15 +79,13 @@ ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 CIRCLE = {
     f"oxide.runtime.operations.{name}"
     for name in (
+        "captured_graph",
         "combinators",
         "depicting",
         "graph",
-        "inputs",
-        "on_device",
+        "new_boxes",
         "operation",
-        "peer_copies",
         "planning",
-        "tiles",
         "transfers",
     )
 }

@@ -29,8 +29,8 @@ from oxide.runtime.devices.runtime import Device, current_runtime
 from oxide.runtime.devices.scheduling import find_device
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.memory import Arc, DeviceBox
+from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, Spec, consume, spec_of
-from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 

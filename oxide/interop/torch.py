@@ -223,6 +223,7 @@ class _KernelArguments:
 
     def __init__(self, name: str, kernel: Any, launches: Any, outputs: Callable[..., Any] | None) -> None:
         self._name = name
+        self._kernel = kernel
         self._launches = launches
         written_parts: list[Any] = []
         inputs: list[tuple[Any, str]] = []
@@ -292,5 +293,5 @@ class _KernelArguments:
     def build(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> DeviceOperation[Any]:
         """Returns the kernel's launch for the boxes of the inputs and outputs."""
         arguments = [outputs[number] if is_output else inputs[number] for is_output, number in self._order]
-        operation: DeviceOperation[Any] = self._launches(*arguments)
+        operation: DeviceOperation[Any] = self._kernel.called(self._launches, tuple(arguments))
         return operation

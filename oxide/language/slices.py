@@ -364,10 +364,10 @@ class Slice5(_OneType, _Flat[T, tuple[int, int, int, int, int]]):
 class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
 
-    With the index ``thread.index_2d(c.shape[1])``, ``get_mut`` returns the element at this thread's row and column,
-    each checked against its own axis. With ``thread.index_1d()`` it returns the element at this position in row-major
-    order. A layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are
-    rectangles of the slice's own rows and columns.
+    With the index ``thread.index_2d()``, ``get_mut`` returns the element at this thread's row and column, each checked
+    against its own axis. With ``thread.index_1d()`` it returns the element at this position in row-major order. A
+    layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are rectangles of
+    the slice's own rows and columns.
     """
 
     @overload
@@ -392,8 +392,9 @@ class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Lay
 @primitives.passed_to_kernels
 @final
 class DisjointSlice3(_Parameterized, _Writes[T, tuple[int, int, int]], Generic[T, Layout]):
-    """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
-    order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
+    """A kernel's output of three axes. ``get_mut(thread.index_3d())`` returns the element at this thread's plane, row
+    and column, and ``get_mut(thread.index_1d())`` the element at this position in row-major order. With the layout
+    ``Tiles(n)`` it returns a tile of ``n`` elements."""
 
     @overload
     def get_mut(self: DisjointSlice3[T, Elements], index: ThreadIndex) -> Ref[T] | None: ...

@@ -1,5 +1,5 @@
-"""Thread indices (``index_1d``, ``index_2d``), the hardware's coordinates, barriers for a block and for the grid, and
-waits for other kernels and blocks.
+"""Thread indices (``index_1d``, ``index_2d``, ``index_3d``), the hardware's coordinates, barriers for a block and for
+the grid, and waits for other kernels and blocks.
 
 All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware registers, so products such as
 ``row * width`` do not wrap. These are declarations: the compiler gives them their meaning inside a kernel.
@@ -7,7 +7,7 @@ All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware
 
 from __future__ import annotations
 
-from typing import final
+from typing import final, overload
 
 from . import primitives
 
@@ -16,16 +16,35 @@ from . import primitives
 class ThreadIndex:
     """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
 
-    Only ``index_1d()`` and ``index_2d(width)`` return a ``ThreadIndex``. It has no arithmetic: a number computed from
-    it could be another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
+    Only ``index_1d()``, ``index_2d()`` and ``index_3d()`` return a ``ThreadIndex``. It has no arithmetic: a number
+    computed from it could be another thread's. ``get()`` returns the plain number, for reading a ``Slice``, and
+    ``row``, ``column`` and ``plane`` the place along each axis, for reading a ``Slice2`` or a ``Slice3``.
     """
 
     def __init__(self) -> None:
-        raise TypeError("a ThreadIndex comes from thread.index_1d() or thread.index_2d(width), inside a @kernel")
+        raise TypeError(
+            "a ThreadIndex comes from thread.index_1d(), thread.index_2d() or thread.index_3d(), inside a @kernel"
+        )
 
     def get(self) -> int:
-        """Returns the plain number, an ``i64``."""
+        """Returns the plain number, an ``i64``. An index of ``index_2d()`` without a width, or of ``index_3d()``, has
+        none."""
         primitives.only_in_a_kernel("ThreadIndex.get")
+
+    @property
+    def row(self) -> int:
+        """Returns this thread's row, as ``index_2d_row()`` does. An index of ``index_1d`` has none."""
+        primitives.only_in_a_kernel("ThreadIndex.row")
+
+    @property
+    def column(self) -> int:
+        """Returns this thread's column, as ``index_2d_col()`` does. An index of ``index_1d`` has none."""
+        primitives.only_in_a_kernel("ThreadIndex.column")
+
+    @property
+    def plane(self) -> int:
+        """Returns ``block_idx.z * block_dim.z + thread_idx.z``. Only an index of ``index_3d`` has it."""
+        primitives.only_in_a_kernel("ThreadIndex.plane")
 
 
 @final
@@ -72,17 +91,28 @@ def index_1d() -> ThreadIndex:
     """
 
 
+@overload
+def index_2d() -> ThreadIndex: ...
+@overload
+def index_2d(width: int) -> ThreadIndex | None: ...
 @primitives.function
-def index_2d(width: int) -> ThreadIndex | None:
-    """Returns this thread's position in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None if the
-    column is not less than ``width``.
+def index_2d(width: int | None = None) -> ThreadIndex | None:
+    """Returns this thread's row and column, for a ``DisjointSlice2``. The width is not needed: the slice has its own.
 
-    All threads must use the same width. If thread (row 1, column 0) used width 5, and thread (row 0, column 5) used
-    width 100, both would get index 5. So ``width`` must be a kernel parameter or a constant, and the same in all calls
-    of a kernel; anything else is a ``CompileError``. On a ``DisjointSlice2``, unless the kernel is ``partial``, it must
-    be the number of columns, ``c.shape[1]``. Also returns None if ``width`` is 2**36 or more. For smaller
-    widths the product cannot exceed 64 bits, because there are at most 2**26 rows.
+    For an output of one axis, which is taken as a row-major matrix, give its width. The result is then also the number
+    ``index_2d_row() * width + index_2d_col()``; it is None if the column is not less than ``width``. All threads must
+    use the same width. If thread (row 1, column 0) used width 5, and thread (row 0, column 5) used width 100, both
+    would get index 5. So ``width`` must be a kernel parameter or a constant, and the same in all calls of a kernel;
+    anything else is a ``CompileError``. On a ``DisjointSlice2``, unless the kernel is ``partial``, it must be the
+    number of columns, ``c.shape[1]``. Also returns None if ``width`` is 2**36 or more. For smaller widths the product
+    cannot exceed 64 bits, because there are at most 2**26 rows.
     """
+
+
+@primitives.function
+def index_3d() -> ThreadIndex:
+    """Returns this thread's plane, row and column, for a ``DisjointSlice3``: z counts planes, the first axis, y counts
+    rows, and x counts columns, the last axis."""
 
 
 @primitives.function

@@ -16,7 +16,8 @@ from oxide.language import fast, intrinsics, primitives, thread, warp
 
 ENTRIES = (*scalars.ENTRIES, *warps.ENTRIES, *threads.ENTRIES)
 COORDINATES = {
-    thread.index_1d, thread.index_2d, thread.index_2d_row, thread.index_2d_col, warp.lane_id, warp.warp_id
+    thread.index_1d, thread.index_2d, thread.index_3d, thread.index_2d_row, thread.index_2d_col,
+    warp.lane_id, warp.warp_id,
 }  # fmt: skip
 
 

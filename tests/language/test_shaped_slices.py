@@ -449,7 +449,10 @@ def test_a_kernel_is_refused_for_a_wrong_use() -> None:
     refused(write_by_integers, "y is a DisjointSlice2[f32], which has no [...]")
     refused(read_of_atomic, "y is an AtomicSlice2, which has no [...]")
     refused(flat_output, "y is a DisjointSlice2[f32], which has no .flat")
-    refused(rows_and_columns_of_three, "y is a DisjointSlice3[f32]: take its ThreadIndex from thread.index_1d()")
+    refused(
+        rows_and_columns_of_three,
+        "y is a DisjointSlice3[f32]: take its ThreadIndex from thread.index_3d() or thread.index_1d()",
+    )
     refused(a_width_of_its_own, "which may differ between threads")
 
 

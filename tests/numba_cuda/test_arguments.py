@@ -22,6 +22,7 @@ from oxide import (
     f64,
     h2d,
     i32,
+    i64,
     kernel,
     thread,
     value,
@@ -76,9 +77,9 @@ def test_a_kernel_is_compiled_once_for_each_choice_of_types() -> None:
     assert len(fill._specializations) == 3
 
 
-def test_annotated_and_other_parameters_mix() -> None:
+def test_scalars_and_arrays_mix_in_a_typed_kernel() -> None:
     @kernel
-    def scale(factor: f32, x, shift: i32, out: Array[f32, 1]) -> None:  # type: ignore[no-untyped-def, valid-type]
+    def scale(factor: f32, x: Array[f32, 1], shift: i32, out: Array[f32, 1]) -> None:  # type: ignore[valid-type]
         i = cuda.grid(1)
         if i < out.size:
             out[i] = factor * x[i] + shift  # type: ignore[index]
@@ -90,11 +91,11 @@ def test_annotated_and_other_parameters_mix() -> None:
 
 def test_slices_keep_their_checks_and_their_rules_beside_arrays() -> None:
     @kernel
-    def gather(index, x: Slice[f32], out: DisjointSlice[f32]) -> None:  # type: ignore[no-untyped-def]
+    def gather(index: Array[i64, 1], x: Slice[f32], out: DisjointSlice[f32]) -> None:  # type: ignore[valid-type]
         t = thread.index_1d()
         element = out.get_mut(t)
         if element is not None:
-            element.value = x[index[t.get()]]
+            element.value = x[index[t.get()]]  # type: ignore[index]
 
     x = RNG.random(10).astype(np.float32)
     index = RNG.integers(0, 10, 33)
@@ -105,7 +106,7 @@ def test_slices_keep_their_checks_and_their_rules_beside_arrays() -> None:
         launch(gather, 2, 32, index, x, np.zeros(33, np.float32))
 
     @kernel
-    def two_widths(n, out: DisjointSlice[f32]) -> None:  # type: ignore[no-untyped-def]
+    def two_widths(n: i64, out: DisjointSlice[f32]) -> None:
         first = out.get_mut(thread.index_2d(5))
         if first is not None:
             first.value = 1.0

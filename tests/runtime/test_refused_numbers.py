@@ -47,10 +47,15 @@ LONG = 10**5000  # 16610 bits, 5001 digits, which Python does not write
 
 
 @kernel(block=32)
-def scaled(factor, offset: i32, y: DisjointSlice[f32]):  # type: ignore[no-untyped-def]
+def scaled(factor: f32, offset: i32, y: DisjointSlice[f32]) -> None:
     element = y.get_mut(thread.index_1d())
     if element is not None:
-        element.value = f32(factor) + f32(offset)
+        element.value = factor + f32(offset)
+
+
+@kernel
+def filled(factor, y):  # type: ignore[no-untyped-def]
+    y[0] = factor
 
 
 @kernel(block=32)
@@ -151,7 +156,11 @@ def test_full_takes_what_its_dtype_holds(x: Any, dtype: Any) -> None:
         (lambda: as_completed([], limit=-LONG), ValueError, r"\(limit=a negative int of 16610 bits\)"),
         (lambda: kernel(block=LONG)(scaled.function), CompileError, "block is an int of 16610 bits, an int of 16610 b"),
         (lambda: kernel(max_registers=LONG)(scaled.function), CompileError, "max_registers is an int of 16610 bits"),
-        (lambda: scaled(LONG, 1, zeros(3)), ArgumentError, "parameter factor: an int of 16610 bits does not fit in 64"),
+        (
+            lambda: filled[1, 1](LONG, zeros(3)),
+            ArgumentError,
+            "parameter factor: an int of 16610 bits does not fit in 64",
+        ),
         (
             lambda: scaled(1.0, LONG, zeros(3)),
             ArgumentError,
@@ -171,10 +180,10 @@ def test_an_integer_too_long_to_be_written_is_refused_as_any_other(
 
 def test_an_integer_of_no_machine_type_is_refused_where_nothing_says_its_type() -> None:
     message = (
-        f"kernel scaled, parameter factor: {2**64} does not fit in 64 bits, and an int is passed as an i64 or a u64"
+        f"kernel filled, parameter factor: {2**64} does not fit in 64 bits, and an int is passed as an i64 or a u64"
     )
     with pytest.raises(ArgumentError, match=message):
-        scaled(2**64, 1, zeros(3))
+        filled[1, 1](2**64, zeros(3))
 
 
 def test_a_variable_of_the_environment_too_long_for_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

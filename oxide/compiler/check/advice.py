@@ -119,7 +119,7 @@ def undefined(name: str, known: Iterable[str]) -> str:
 
 def similar(name: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean …?`` if a known name resembles this one, else an empty string."""
-    near = sorted(difflib.get_close_matches(name, set(known), 2, 0.75))
+    near = sorted(difflib.get_close_matches(name, set(known), 3, 0.75))
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -333,7 +333,7 @@ def _problem(given: Any) -> str:
     if isinstance(given, str):
         return (
             f"@kernel({given!r}): @kernel takes no signature, as arguments say their types: write @kernel, and "
-            "annotate the parameters where you want them fixed, as in x: Slice[f32]"
+            "annotate all parameters if you want them fixed, as in x: Slice[f32]"
         )
     if type(given).__name__ == "Kernel":
         return f"{given.name} is a kernel already: leave out the second @kernel"

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.signature.annotations import dtype_name, of_element
+from oxide.compiler.signature.annotations import default_values, dtype_name, of_element
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
@@ -52,9 +52,12 @@ class Uses:
 
     index_1d: bool = False
     index_2d: bool = False
+    index_3d: bool = False
     width: Uniform = None
+    arrays: bool = False
+    """True if a parameter is an array of numba-cuda, which a loop goes over, and whose slices are views."""
     numba_cuda: bool = False
-    """True if the kernel names an object of numba-cuda."""
+    """True if the kernel names an object of numba-cuda, or takes an array of numba-cuda."""
     sync_grid: bool = False
     unchecked: bool = False
     """True if the kernel uses ``unchecked`` or ``unchecked_mut``."""
@@ -97,7 +100,8 @@ def check(
     In a kernel with numba-cuda's semantics, only the widths, the numbers of arguments and ``unroll`` are checked: numba
     reports everything else.
     """
-    uses = Uses()
+    arrays = any(isinstance(each, NumbaParameter) for each in parameters)
+    uses = Uses(arrays=arrays, numba_cuda=arrays)
     values: dict[str, Uniform] = {}
     for parameter in parameters:
         values[parameter.name] = _shared_by_threads(parameter)
@@ -173,18 +177,21 @@ class _Body:
         arguments = self.tree.args
         if numba_style:
             pass  # numba reports parameters that it does not support
-        elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
+        elif arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+            raise self._error(self.tree, f"{function.__name__}: *args, **kwargs and / are not supported in kernels")
         elif not is_kernel:
-            for name, default in self.defaults().items():
+            for name, default in default_values(function).items():
                 if not isinstance(default, bool | int | float | complex | np.generic):
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
+        self.by_position = self.parameters[: function.__code__.co_argcount]
         outer = outer_names(function)
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
+        self.annotated: dict[str, ScalarType] = {}
+        """The types of the annotated local variables that were visited."""
 
     def check_once(self, values: dict[str, Uniform]) -> None:
         """Does what ``check`` does, unless the function has passed with the same ``values``."""
@@ -206,16 +213,10 @@ class _Body:
         if not self.numba_style:
             self._check_assignment()
 
-    def defaults(self) -> dict[str, Any]:
-        """Returns the default values of the function's parameters."""
-        values = getattr(self.function, "__defaults__", None) or ()
-        names = [argument.arg for argument in self.tree.args.args]
-        return dict(zip(names[len(names) - len(values) :], values, strict=True))
-
     def given(self, call: ast.Call) -> dict[str, ast.expr]:
         """Returns the arguments of a call of this function, by parameter name."""
         by_name = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        return dict(zip(self.parameters, call.args, strict=False)) | by_name
+        return dict(zip(self.by_position, call.args, strict=False)) | by_name
 
     def _check_assignment(self) -> None:
         found = unassigned_read(self.tree, self._constant)
@@ -246,6 +247,8 @@ class _Body:
             self.uses.sync_grid = True
         elif called is thread.index_2d:
             self._index_2d(node)
+        elif called is thread.index_3d:
+            self.uses.index_3d = True
 
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
@@ -269,7 +272,7 @@ class _Body:
             return
         self._note_attribute(node)
         problem = refused(node) or UNSUPPORTED.get(type(node))
-        if problem is not None:
+        if problem is not None and not (self.uses.arrays and isinstance(node, ast.Slice | ast.Subscript)):
             raise self._error(node, problem)
         match node:
             case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
@@ -290,12 +293,15 @@ class _Body:
                 raise self._error(node, f"{type(value).__name__} values are not supported in kernels")
             case ast.Return(value=value) if self.is_kernel and not _is_none(value):
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
-            case ast.For(iter=iterated):
+            case ast.For(iter=iterated) if not self.uses.arrays:
                 self._check_iterated(iterated)
-            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+            case ast.AnnAssign(value=value):
                 if value is not None:
                     self._visit(value)
-                raise self._error(node, self._annotated(target, annotation, value))
+                problem = self._problem_with_annotation(node)
+                if problem is not None:
+                    raise self._error(node, problem)
+                return
             case ast.Attribute() | ast.Subscript():
                 self._check_element(node)
                 self._check_axes(node)
@@ -378,15 +384,23 @@ class _Body:
             return advice.of_loop(node, advice.indexed(shown, parameter.ndim, length=length, element=element))
         return advice.of_loop(node, advice.indexed(shown, parameter.ndim) if parameter.ndim > 1 else "")
 
-    def _annotated(self, target: ast.expr, annotation: ast.expr, value: ast.expr | None) -> str:
-        """Returns the error for an annotated assignment."""
-        name, kind = ast.unparse(target), self._resolve(annotation)
-        if value is None:
-            return f"{name}: {ast.unparse(annotation)} assigns nothing: leave this line out"
-        shown = ast.unparse(value)
-        dtype = ast.unparse(annotation) if isinstance(kind, ScalarType) else dtype_name(kind)
-        instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
-        return f"an annotation converts nothing inside a kernel: write {instead}"
+    def _problem_with_annotation(self, node: ast.AnnAssign) -> str | None:
+        """Returns the error for an annotated assignment, or None if each assignment converts to the annotated type."""
+        name, kind, shown = ast.unparse(node.target), self._resolve(node.annotation), ast.unparse(node.annotation)
+        if not isinstance(node.target, ast.Name):
+            value = "…" if node.value is None else ast.unparse(node.value)
+            instead = f"{shown}({value})" if isinstance(kind, ScalarType) else value
+            return f"only a local variable has an annotation in a kernel: write {name} = {instead}"
+        if name in self.parameters:
+            return f"{name} is a parameter, and its type is that of the call: annotate a variable of another name"
+        if not isinstance(kind, ScalarType):
+            dtype = dtype_name(kind)
+            return f"{name}: {shown} is no scalar type of kernels: write " + (
+                f"{name}: {dtype}" if dtype is not None else f"one, as in {name}: f32, or leave the annotation out"
+            )
+        if self.annotated.setdefault(name, kind) is not kind:
+            return f"{name} is annotated as {self.annotated[name].name} before: a variable has one type"
+        return None
 
     def _parameter(self, name: str) -> Parameter | None:
         """Returns the slice parameter that a local name stands for, and None for any other name."""
@@ -487,7 +501,8 @@ class _Body:
             raise self._error(
                 node, f"{shown}(...) converts one number, given by position; the call has {given} arguments"
             )
-        if called in (thread.index_1d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid) and given:
+        without = thread.index_1d, thread.index_3d, thread.index_2d_row, thread.index_2d_col, thread.sync_grid
+        if called in without and given:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
@@ -496,8 +511,11 @@ class _Body:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
     def _index_2d(self, node: ast.Call) -> None:
-        if len(node.args) != 1 or node.keywords:
+        if len(node.args) > 1 or node.keywords:
             raise self._error(node, "thread.index_2d takes one argument, the width, by position")
+        self.uses.index_2d = True
+        if not node.args:
+            return  # the front end refuses the index for outputs that need the width
         width = self._uniform(node.args[0])
         if width is not None and width[0] not in ("parameter", "constant"):
             width = None
@@ -512,14 +530,12 @@ class _Body:
                 "two threads could then reach the same element; use a kernel parameter that is never assigned to, a "
                 f"constant, or {self._width_of_matrix()} written in the call",
             )
-        if self.uses.index_2d and self.uses.width != width:
-            assert self.uses.width is not None
+        if self.uses.width is not None and self.uses.width != width:
             raise self._error(
                 node,
                 f"thread.index_2d is called with width {width[1]} here and {self.uses.width[1]} elsewhere in kernel "
                 f"{self.kernel}; two threads could then reach the same element: use one width in a kernel",
             )
-        self.uses.index_2d = True
         self.uses.width = width
         for matrix in filter(None, map(self._parameter, self.values)):
             if matrix.is_matrix and width[1] == matrix.lengths[0]:
@@ -580,10 +596,13 @@ class _Body:
         body = _Body(called.function, self.kernel, self.uses, self.callers)
         given = body.given(node)
         own = body.parameters if lifted is None else body.parameters[: lifted.arity]
-        defaults = body.defaults() if lifted is None else {}
+        defaults = default_values(called.function) if lifted is None else {}
         twice = len(node.args) + len(node.keywords) != len(given)
         if twice or not set(own) - set(defaults) <= set(given) <= set(own):
-            takes = ", ".join(f"{name}={defaults[name]}" if name in defaults else name for name in own)
+            shown = [f"{name}={defaults[name]}" if name in defaults else name for name in own]
+            if len(body.by_position) < len(own):
+                shown.insert(len(body.by_position), "*")
+            takes = ", ".join(shown)
             raise self._error(node, f"{called.function.__name__} takes ({takes}); the call does not match")
         values: dict[str, Uniform] = {name: self._uniform(given[name]) for name in own if name in given}
         values |= {name: ("constant", value) for name, value in defaults.items() if name not in given}

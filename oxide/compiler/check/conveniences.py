@@ -23,6 +23,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from oxide.compiler.signature.annotations import default_values
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.source import EMPTY, outer_names
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
@@ -100,8 +101,8 @@ class Conveniences(BlockTransformer):
         before = len(self._before)
         try:
             match node:
-                case ast.Assign() | ast.AugAssign() | ast.Return() | ast.Expr() if node.value and _has_walrus(
-                    node.value
+                case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.Expr() if (
+                    node.value and _has_walrus(node.value)
                 ):
                     node.value = self._lifted(node.value)
                 case ast.If() | ast.Assert() if _has_walrus(node.test):
@@ -403,10 +404,10 @@ class Conveniences(BlockTransformer):
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
         """Adds the defaults of left-out parameters to a call. The rules for arguments then apply to them too."""
-        code, defaults = called.function.__code__, called.function.__defaults__ or ()
+        code = called.function.__code__
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
-        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+        for name, default in default_values(called.function).items():
             if isinstance(default, np.generic) and name in called.annotations:
                 default = default.item()
             if name not in given and isinstance(default, bool | int | float | complex):

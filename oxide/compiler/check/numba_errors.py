@@ -30,7 +30,9 @@ _OPERATORS = {
     "is_": "is", "is_not": "is not", "not_": "not",
 }  # fmt: skip
 
-_NAMES = {"int": "i64", "none": "None"} | {scalar.dtype_name: name for name, scalar in SCALARS.items()}
+_NAMES = {"int": "i64", "none": "None", "place": "i64", "open_integer": "i64", "open_float": "f64"} | {
+    scalar.dtype_name: name for name, scalar in SCALARS.items()
+}
 
 
 Node: TypeAlias = ast.expr | ast.stmt | None
@@ -173,11 +175,11 @@ def _of_slice(node: Node) -> str:
             shown = ast.unparse(array)
             return (
                 f"{ast.unparse(node.func)}(...) takes arrays: write {shown}.{method}({given}), where {shown} is an "
-                "AtomicSlice[...], or leave the annotation out"
+                "AtomicSlice[...], or annotate it as an array, as in Array[f32, 1]"
             )
         case ast.Call(func=called):
-            return f"{ast.unparse(called)}(...) takes arrays: leave the parameter's annotation out"
-    return "this takes arrays: leave the parameter's annotation out"
+            return f"{ast.unparse(called)}(...) takes arrays: annotate the parameter as one, as in Array[f32, 1]"
+    return "this takes arrays: annotate the parameter as one, as in Array[f32, 1]"
 
 
 _PLACED = re.compile(r"(.+:\d+|In \[\d+\], line \d+): ")

@@ -1,5 +1,5 @@
-"""Functions as the front end reads them: with their conveniences rewritten, and for the interpreter without calls of
-``breakpoint()`` and with every expression numbered.
+"""Functions as the front end reads them: with their conveniences rewritten and with ordinary parameters, and for the
+interpreter without calls of ``breakpoint()`` and with every expression numbered.
 
 A rewritten function has many expressions with the same line and column, so a place does not tell them apart. For the
 interpreter, a function is compiled from a tree whose line numbers are the numbers of its nodes. The front end keeps
@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias, final
 
-from oxide.compiler.source.source import as_written, located, outer_names, parse_definition, trees, with_code
+from oxide.compiler.source.source import (
+    as_written,
+    located,
+    outer_names,
+    parse_definition,
+    trees,
+    with_code,
+    with_ordinary_parameters,
+)
 from oxide.errors import CompileError
 from oxide.host.weak_table import WeakTable
 
@@ -40,8 +48,9 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return found[0] or as_written(function)
 
 
-def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
+def _rewritten(written: Callable[..., Any]) -> Callable[..., Any] | None:
     """Returns the function with its conveniences rewritten. None if it has none, or no source."""
+    function = with_ordinary_parameters(written)
     if not isinstance(function, FunctionType):
         return None
     try:
@@ -50,7 +59,7 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
         return None  # the later check reports the missing source
     if _debugged.get():
         definition, changed = _without_breakpoint_calls(function, definition), True
-    if not changed:
+    if not changed and function is written:
         return None
     made = compiled(function, definition)
     trees.set(made, definition)
@@ -63,6 +72,7 @@ def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
     definition, indent = parse_definition(function)
     if definition is trees.get(function):
         definition = copy.deepcopy(definition)
+    definition.args.args, definition.args.kwonlyargs = [*definition.args.args, *definition.args.kwonlyargs], []
     rewriter = Conveniences(function, definition)
     definition.body = rewriter.block(definition.body)
     shifted: set[int] = set()  # the rewriter may use a node at several places
@@ -157,7 +167,7 @@ class Numbered:
 
 def numbered(function: Callable[..., Any]) -> Numbered:
     """Numbers the expressions and statements of a function. Raises ``CompileError`` if its source cannot be read."""
-    function = as_written(function)
+    function = with_ordinary_parameters(as_written(function))
     if not isinstance(function, FunctionType):
         raise located(function, f"{function.__name__} is not a Python function")
     definition = _Distinct().visit(_plain_definition(function)[0])

@@ -160,7 +160,9 @@ class LaunchNeeds:
     index_1d: bool = False
     """True if the kernel calls ``thread.index_1d()``: a launch must then have one axis."""
     index_2d: bool = False
-    """True if the kernel calls ``thread.index_2d(width)``: a launch must then have at most two axes."""
+    """True if the kernel calls ``thread.index_2d()``: a launch must then have at most two axes."""
+    index_3d: bool = False
+    """True if the kernel calls ``thread.index_3d()``."""
     own_elements: bool = False
     """True if the kernel uses neither ``scatter`` nor ``unchecked_mut``: a thread then writes only its own element or
     tile of a ``DisjointSlice``, and a launch needs as many threads as an output has elements or tiles."""
@@ -168,7 +170,7 @@ class LaunchNeeds:
     """True if some accesses are not checked: a wrong index may then end the process."""
     width: int | str | None = None
     """The argument of ``index_2d``: a number, or the name of the parameter or of the slice's length that is passed.
-    None if the kernel does not use ``index_2d``."""
+    None if no ``index_2d`` has a width."""
     dynamic_shared: bool = False
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
     tiled: tuple[int, ...] = ()
@@ -214,6 +216,8 @@ class KernelDescription(Options):
     parameters: tuple[Declared, ...] = field(metadata=APART)  # hashed once their types are known
     adopted: bool
     """True for a kernel of numba-cuda that ``kernel(dispatcher)`` turned into an oxide kernel."""
+    numba_style: bool
+    """True for a kernel with numba-cuda's semantics: it is adopted, or its parameters have no annotations."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # hashed as parameter types
     """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
     signature."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import BuiltinFunctionType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -102,10 +102,7 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     wgmma,
 )
 from .lowering.total_builder import TotalBuilder, lower_fused
-
-Style: TypeAlias = Literal["oxide", "mixed", "numba"]
-"""A kernel's semantics. ``"oxide"`` has the semantics of oxide's typed vocabulary. ``"mixed"`` has them too, and also
-allows numba-cuda's functions. ``"numba"`` has numba-cuda's semantics."""
+from .lowering.whole_numbers import end_of_chain, goes_on
 
 
 @global_compiler_lock
@@ -114,8 +111,8 @@ def lower(
     function: Callable[..., Any],
     parameters: tuple[Closed, ...],
     fastmath: bool,
-    style: Style,
     *,
+    numba_style: bool = False,
     fma: bool = True,
     located: bool = False,
     constants: Mapping[int, str] | None = None,
@@ -123,6 +120,7 @@ def lower(
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in terms of the kernel's source.
 
+    With ``numba_style``, the kernel has numba-cuda's semantics, otherwise those of oxide's typed vocabulary.
     With ``fma``, products are fused into sums by the rules of ``lower_fused``. With ``located``, instructions carry
     their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the kernel's name for
     the array. With ``keeps_types``, which the interpreter needs, the result has the types of all expressions, and each
@@ -133,8 +131,7 @@ def lower(
         file=function.__code__.co_filename,
         fastmath=fastmath,
         fma=fma and not fastmath,  # under fastmath, LLVM chooses what to fuse
-        numba_style=style == "numba",
-        overloads=style != "oxide",
+        numba_style=numba_style,
         located=located,
         constants=constants or {},
         typings=recorded_typings.Typings() if keeps_types else None,
@@ -149,7 +146,7 @@ def lower(
     except Exception as error:
         expected = isinstance(error, errors.NumbaError | core_errors.NumbaError | NotImplementedError)
         failure = run.failures[-1] if run.failures else Failure("", 0, None, str(error), ())
-        raise compile_error(name, function, failure, numba_style=run.numba_style) from (
+        raise compile_error(name, function, failure, numba_style=numba_style) from (
             error if full or not expected else None
         )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
@@ -570,6 +567,13 @@ class _Lower(_TotalLower):
         if inst.vararg is not None:  # Python passes more than 30 arguments as a tuple
             values += cgutils.unpack_tuple(self.builder, self.loadvar(inst.vararg.name))
         debug_lowering.lower_print(self.context, self.builder, kinds, values)
+
+    def lower_expr(self, resty: Any, expr: Any) -> Any:
+        value = super().lower_expr(resty, expr)
+        if expr.op in ("binop", "inplace_binop", "unary", "call") and not session().numba_style:
+            function = self.typeof(expr.func.name) if expr.op == "call" else expr.fn
+            return value if goes_on(function) else end_of_chain(self.builder, value)
+        return value
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
         if session().fma:

@@ -22,6 +22,8 @@ from numba.cuda.core import analysis, ir_utils
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.lowering import CUDALower
 
+from .lowering.whole_numbers import branches_meet
+
 
 class UncountedLower(CUDALower):  # type: ignore[misc]
     """Lowers variables to values and phis where this is possible, and the other variables to memory. Does not count
@@ -36,30 +38,39 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
         self._blk_local_varmap: dict[str, Any] = {}
         self._across = found.across
         self._meeting = found.meeting
+        self._branches_into = found.branches_into
         self._phis: dict[int, list[str]] = {}
         for name, label in found.meeting.items():
             self._phis.setdefault(label, []).append(name)
         self._values: dict[str, Any] = {}
         """The values of the variables that are read outside of the block that assigns them, by name."""
         self._assigned_in_block: list[tuple[str, Any]] = []
-        self._incoming: list[tuple[str, Any, Any]] = []
+        self._incoming: dict[str, list[tuple[Any, Any]]] = {}
+        """The values of each phi so far, with the blocks that they come from."""
         self._labels = {id(block): label for label, block in self.blocks.items()}
 
     def pre_block(self, block: Any) -> None:
         super().pre_block(block)
-        for name in self._phis.get(self._labels[id(block)], ()):
-            self._values[name] = self.builder.phi(self.context.get_value_type(self.typeof(name)), name=name)
+        label = self._labels[id(block)]
+        for name in self._phis.get(label, ()):
+            phi = self.builder.phi(self.context.get_value_type(self.typeof(name)), name=name)
+            self._values[name] = phi
+            known = self._incoming.get(name, [])
+            if len(known) == self._branches_into(label):  # no loop changes the variable
+                branches_meet(phi, known)
 
     def post_block(self, block: Any) -> None:
         super().post_block(block)
         end = self.builder.basic_block
-        self._incoming += [(name, value, end) for name, value in self._assigned_in_block]
+        for name, value in self._assigned_in_block:
+            self._incoming.setdefault(name, []).append((value, end))
         self._assigned_in_block.clear()
 
     def post_lower(self) -> None:
         super().post_lower()
-        for name, value, block in self._incoming:
-            self._values[name].add_incoming(value, block)
+        for name, branches in self._incoming.items():
+            for value, block in branches:
+                self._values[name].add_incoming(value, block)
 
     def loadvar(self, name: str) -> Any:
         return self._values[name] if name in self._values else super().loadvar(name)
@@ -119,6 +130,10 @@ class _Variables:
                 label = self._meeting_of(uses)
                 if label is not None:
                     self.meeting[name] = label
+
+    def branches_into(self, label: int) -> int:
+        """Returns the number of blocks that branch to a block."""
+        return len(list(self._flow.predecessors(label)))
 
     def _reaches(self, first: int, second: int) -> bool:
         """Returns whether a value that block ``first`` assigns can be read in block ``second``: the second block must

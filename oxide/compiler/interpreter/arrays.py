@@ -19,7 +19,17 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.primitives.numbers import COMPONENTS, CONVERT, GREATEST, WRAP, bits_of, greatest, least, part_of
+from oxide.compiler.primitives.numbers import (
+    COMPONENTS,
+    CONVERT,
+    GREATEST,
+    WRAP,
+    bits_of,
+    greatest,
+    least,
+    part_of,
+    whole,
+)
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS, ScalarType
@@ -126,8 +136,9 @@ def _position(
     return position if inside else None
 
 
-def _parts(index: Index) -> tuple[int, ...]:
-    return index if isinstance(index, tuple) else (index,)
+def parts_of(index: Index) -> tuple[int, ...]:
+    """Returns the numbers of an index, one for each axis. An index that wrapped is outside, as in compiled code."""
+    return tuple(map(whole, index if isinstance(index, tuple) else (index,)))
 
 
 def _changing(new: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -159,7 +170,7 @@ class Array:
     def place(self, index: Index) -> int | None:
         """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
         returns None."""
-        parts = _parts(index)
+        parts = parts_of(index)
         if len(self.shape) != len(parts):  # one axis: an integer, or a tuple of one integer
             raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
         return _position(parts, self.shape, self.shown)
@@ -201,7 +212,7 @@ class Array:
         """Returns the position of a vector's first element. If the vector is out of bounds or not aligned, records a
         fault and returns None."""
         first = self.place(index)
-        *others, last = _parts(index)
+        *others, last = parts_of(index)
         end = self.place((*others, last + count - 1))
         if first is None or end is None:
             return None
@@ -249,13 +260,14 @@ class Array:
 
     def _line(self, index: int, axis: int) -> VectorView:
         rows, cols = self.shape
+        (index,) = parts_of(index)
         length, count = (rows, cols) if axis == 0 else (cols, rows)
         bad = None if 0 <= index < length else (self.shown, index, length, here(), axis)
         return VectorView(self, index * (cols if axis == 0 else 1), count, 1 if axis == 0 else cols, bad)
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
         height, width = self.shape
-        row, col, rows, cols = map(_signed, (row, col, rows, cols))
+        row, col, rows, cols = map(_signed, parts_of((row, col, rows, cols)))
         bad = None
         for axis, (first, count, length) in reversed([*enumerate(((row, rows, height), (col, cols, width)))]):
             if not (0 <= count <= length and 0 <= first <= length - count):
@@ -309,16 +321,15 @@ class DisjointSlice(Array):
     def get_mut(self, index: ThreadIndex) -> Any:
         if self._sides:
             return self._whole_tile(index)
-        if len(self.shape) == 2 and index.width is not None:
-            thread = current()
-            return Ref(self, (thread.place(1), thread.place(0)), self.shape)
+        if len(self.shape) == index.axes > 1:
+            return Ref(self, tuple(current().place(axis) for axis in reversed(range(index.axes))), self.shape)
         return Ref(self, (index.number,), (math.prod(self.shape),))
 
     def _grid(self, index: ThreadIndex) -> tuple[int, int, int]:
         """Returns the first row of this thread's tile, its first column, and the output's width."""
         thread = current()
-        assert index.width is not None
         width = self.shape[1] if len(self.shape) == 2 else index.width
+        assert width is not None
         return thread.place(1) * self._sides[0], thread.place(0) * self._sides[1], width
 
     def _whole_tile(self, index: ThreadIndex) -> TileRef:
@@ -348,22 +359,28 @@ class DisjointSlice(Array):
 @final
 class ThreadIndex:
     """The kernel language's ``ThreadIndex``. It is None in the kernel if ``number`` is negative. ``width`` is the
-    argument of ``index_2d``; it is None for an index of ``index_1d``."""
+    argument of ``index_2d``, or None. ``axes`` is the number of axes along which the index has a place."""
 
-    __slots__ = ("number", "width")
+    __slots__ = ("axes", "number", "width")
 
-    def __init__(self, number: int, width: int | None = None) -> None:
-        self.number, self.width = number, width
+    def __init__(self, number: int, width: int | None = None, *, axes: int = 1) -> None:
+        self.number, self.width, self.axes = number, width, axes
 
     def get(self) -> int:
         return self.number
+
+    column = property(lambda self: current().place(0))
+    row = property(lambda self: current().place(1))
+    plane = property(lambda self: current().place(2))
 
     @property
     def is_none(self) -> bool:
         return self.number < 0
 
     def __repr__(self) -> str:
-        return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
+        if self.is_none or self.axes == 1:
+            return "<ThreadIndex: None>" if self.is_none else f"<ThreadIndex {self.number}>"
+        return f"<ThreadIndex {tuple(current().place(axis) for axis in reversed(range(self.axes)))}>"
 
 
 @final
@@ -454,7 +471,7 @@ class TileRef:
         return self._sides
 
     def _place(self, index: Index) -> int | None:
-        parts = _parts(index)
+        parts = parts_of(index)
         there = self._report()
         if _position(parts, self._sides, self._what) is None or not there:
             return None
@@ -504,6 +521,7 @@ class VectorView(_View):
         return self._matrix.memory.get(self._first + index * self._stride)
 
     def __getitem__(self, index: int) -> Any:
+        (index,) = parts_of(index)
         if not 0 <= index < self.count:
             current().outside(f"a view of {self._matrix.shown}", index, self.count)
             return self._matrix.memory.zero
@@ -538,9 +556,10 @@ class TileView(_View):
         return self._shape[0]
 
     def __getitem__(self, index: tuple[int, int]) -> Any:
-        if _position(index, self._shape, f"a tile of {self._matrix.shown}") is None:
+        row, col = parts_of(index)
+        if _position((row, col), self._shape, f"a tile of {self._matrix.shown}") is None:
             return self._matrix.memory.zero
-        return self._matrix.memory.get(self._first + index[0] * self._stride + index[1])
+        return self._matrix.memory.get(self._first + row * self._stride + col)
 
     def __iter__(self) -> Iterator[VectorView]:
         self.report()

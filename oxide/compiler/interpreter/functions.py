@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.compiler.check.conveniences import FORMAT
 from oxide.compiler.primitives import scalars, threads, warps
-from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, INTEGERS, ROUND, WRAP, binary, widened
 from oxide.compiler.primitives.table import Primitive
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.typings import TypedCall
@@ -128,12 +128,14 @@ class Coordinates:
         return f"<{self._name} ({self.x}, {self.y}, {self.z})>"
 
 
-def _index_2d(width: int) -> ThreadIndex:
+def _index_2d(width: int | None = None) -> ThreadIndex:
     running = current()
+    if width is None:
+        return ThreadIndex(0, axes=2)
     width = WRAP["i64"](width)
     row, col = running.place(1), running.place(0)
     inside = 0 <= col < width < 2**36 and row < 2**26
-    return ThreadIndex(row * width + col if inside else -1, width)
+    return ThreadIndex(row * width + col if inside else -1, width, axes=2)
 
 
 # Functions of the table of primitives
@@ -195,8 +197,8 @@ def _extreme(function: Callable[..., Any]) -> Maker:
         kinds = call.signature.arguments
         if len(kinds) < 2 or not call.signature.result or not all(kinds):
             return None
-        to = CONVERT[call.signature.result]
-        return _converted(call, lambda *args: to(function(*args)))
+        converts = [widened(kind) for kind in kinds]
+        return lambda *args: function(*(to(arg) for to, arg in zip(converts, args, strict=True)))
 
     return maker
 
@@ -284,6 +286,7 @@ _MAKERS: dict[Any, Maker] = {
     math.fabs: _abs,
     thread.index_1d: simple(lambda: ThreadIndex(current().place(0))),
     thread.index_2d: simple(_index_2d),
+    thread.index_3d: simple(lambda: ThreadIndex(0, axes=3)),
     thread.index_2d_row: simple(lambda: current().place(1)),
     thread.index_2d_col: simple(lambda: current().place(0)),
     warp.lane_id: simple(lambda: current().number % warp.SIZE),

@@ -32,6 +32,7 @@ from oxide.compiler.primitives.numbers import (
     fused,
     part_of,
     unary,
+    widened,
 )
 from oxide.compiler.source.source import outer_names
 from oxide.compiler.source.typings import Signature, TypedCall, TypedFunction
@@ -158,9 +159,12 @@ class _Rewriter(BlockTransformer):
         return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
 
     def _from(self, new: ast.expr, own: str, kind: str) -> ast.expr:
-        """Converts an expression from the type ``own`` to the type ``kind``. If ``own`` is "", the helper converts a
+        """Converts an operand from the type ``own`` to the type ``kind``. If ``own`` is "", the helper converts a
         number of any type."""
-        return self._converted(new, conversion(own, kind) if own else CONVERT.get(kind), kind)
+        return self._widened(new, kind) if not own and kind else self._converted(new, conversion(own, kind), kind)
+
+    def _widened(self, new: ast.expr, kind: str) -> ast.expr:
+        return self._call(widened(kind), f"as_{kind}", [new], new, ("widen", kind))
 
     def _joined(self, node: ast.expr) -> ast.expr:
         """Returns an operand of ``if … else``, ``and`` or ``or``, converted to the type of the whole expression."""
@@ -216,20 +220,23 @@ class _Rewriter(BlockTransformer):
             return node
         if node.id not in self.locals:
             return self._outside(node) or node
-        kind = self.kind(node) or self._type_read(node.id)
-        if kind and self.typed.variables.get(node.id, {kind}) != {kind}:
+        kind, loops = self._read(node.id)
+        kind = self.kind(node) or kind
+        if loops and kind in INTEGERS:  # here, the chain of an index begins anew
             return self._converted(node, CONVERT[kind], kind)
+        if kind and self.typed.variables.get(node.id, {kind}) != {kind}:
+            return self._widened(node, kind)
         return node
 
-    def _type_read(self, name: str) -> str:
-        """Returns the type that a variable has at the expression being visited. Returns "" if the type is not a scalar
-        or is not known."""
+    def _read(self, name: str) -> tuple[str, bool]:
+        """Returns the type that a variable has at the expression being visited, and whether a loop changes it. The type
+        is "" if it is not a scalar or is not known."""
         reads = self.typed.reads.get(name, {})
         for number in reversed(self._path):
             if number in reads:
-                return reads[number]
+                return reads[number], number in self.typed.loops.get(name, ())
         kinds = {*reads.values()}
-        return kinds.pop() if len(kinds) == 1 else ""
+        return (kinds.pop() if len(kinds) == 1 else ""), False
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.ctx, ast.Load):

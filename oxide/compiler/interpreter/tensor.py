@@ -13,13 +13,13 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide.compiler.primitives.numbers import CONVERT, FLOATS, ROUND, fused
+from oxide.compiler.primitives.numbers import CONVERT, FLOATS, ROUND, fused, whole
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.fragment_layouts import BITS, LANES, Layout
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import tensor
 
-from .arrays import Array
+from .arrays import Array, parts_of
 from .threads import Meeting, current, here
 
 _EVERY_LANE = 0xFFFFFFFF
@@ -42,6 +42,7 @@ class Fragment:
         return self.layout.length
 
     def _is_inside(self, index: int) -> bool:
+        index = whole(index)
         inside = 0 <= index < self.layout.length
         if not inside:
             current().outside(self.shown, index, self.layout.length)
@@ -175,6 +176,7 @@ def _start(array: Array, index: tuple[int, ...], layout: Layout, transposed: boo
     """Returns the position of a matrix's first element in an array. If a part of the matrix is outside of the array,
     records a fault and returns None."""
     rows, columns = (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
+    index = parts_of(index)
     *_, row, column = index
     first = array.place(index)
     last = array.place((*index[:-2], row + rows - 1, column + columns - 1))
@@ -206,7 +208,7 @@ def _store(array: Array, index: tuple[int, ...], fragment: Fragment) -> None:
 def _block_start(name: str, fragment: Fragment, array: Array, index: tuple[int, ...], transposed: bool) -> int | None:
     start = _start(array, index, fragment.layout, transposed)
     per_row = _ROW_BYTES * 8 // BITS[fragment.layout.dtype]
-    if index[-1] % per_row:
+    if whole(index[-1]) % per_row:
         current().mistake(
             f"tensor.{name}()",
             f"tensor.{name}(…) needs a column of {array.shown} that is a multiple of {per_row}, so that rows begin at "
@@ -249,7 +251,7 @@ def _stmatrix(array: Array, index: tuple[int, ...], fragment: Fragment, transpos
 def _copy_async(array: Array, index: Any, source: Array, source_index: Any, count: int) -> None:
     """Copies at once. This is valid because compiled threads, too, must wait for the copy before they read the
     elements."""
-    *others, last = index if isinstance(index, tuple) else (index,)
+    *others, last = parts_of(index)
     target, end = array.place(index), array.place((*others, last + count - 1))
     if target is None or end is None:
         return
@@ -257,7 +259,7 @@ def _copy_async(array: Array, index: Any, source: Array, source_index: Any, coun
         problem = f"tensor.copy_async(…) needs an index of {array.shown} that is a multiple of {count}"
         current().mistake("tensor.copy_async()", problem)
         return
-    *rows, column = source_index if isinstance(source_index, tuple) else (source_index,)
+    *rows, column = parts_of(source_index)
     within = all(0 <= part < length for part, length in zip(rows, source.shape, strict=False))
     place = 0
     for part, length in zip((*rows, column), source.shape, strict=True):

@@ -18,7 +18,7 @@ from oxide.compiler.check.rewritten import debugged
 from oxide.compiler.declaration.description import KernelDescription, LaunchNeeds
 from oxide.compiler.elementwise import Elementwise
 from oxide.compiler.elementwise.proof import elementwise
-from oxide.compiler.frontend.frontend import Style, lower
+from oxide.compiler.frontend.frontend import lower
 from oxide.compiler.ir.dependencies import check_dependencies
 from oxide.compiler.ir.portable import LoweredKernel, PortableKernel, tiled_parameters, translate
 from oxide.compiler.signature.signature import Closed, NumbaParameter, with_captured
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 def facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
-    uses, style = _style(kernel, parameters)
-    lowered, portable = _lowered(kernel, parameters, uses, style)
+    uses = _checked(kernel, parameters)
+    lowered, portable = _lowered(kernel, parameters, uses)
     captured = tuple(lowered.captured[number] for number in portable.captured)
     parameters = with_captured(kernel.name, parameters, captured)
     placements: tuple[Placement, ...] = ()
@@ -42,7 +42,7 @@ def facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
-    return _facts(kernel, uses, style, portable, placements, lowered.widenings, parameters, captured)
+    return _facts(kernel, uses, portable, placements, lowered.widenings, parameters, captured)
 
 
 def typed_facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[TypedKernel, Facts] | None:
@@ -51,11 +51,11 @@ def typed_facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) ->
     from oxide.compiler.interpreter.run import TypedKernel  # here, as few programs interpret
 
     with debugged():
-        uses, style = _style(kernel, parameters)
-        if style != "oxide":
+        uses = _checked(kernel, parameters)
+        if uses.numba_cuda:
             return None
         try:
-            lowered, portable = _lowered(kernel, parameters, uses, style, keeps_types=True)
+            lowered, portable = _lowered(kernel, parameters, uses, keeps_types=True)
         except CompileError:
             facts_of(kernel, parameters)  # raises the error with the file's line, not a node's number
             raise
@@ -69,31 +69,29 @@ def typed_facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) ->
         suspends=portable.suspends,
         cooperative=portable.cooperative,
     )
-    return typed, _facts(kernel, uses, style, portable, (), lowered.widenings, parameters)
+    return typed, _facts(kernel, uses, portable, (), lowered.widenings, parameters)
 
 
 def located_ir(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[PortableKernel, frozenset[str]]:
     """Lowers a kernel for the sanitizer, with a source location and a check at every access. Returns its IR, and the
     outputs that a launch has to write in full. Raises ``CompileError``."""
-    uses, style = _style(kernel, parameters)
-    _, portable = _lowered(kernel, parameters, uses, style, located=True)
+    uses = _checked(kernel, parameters)
+    _, portable = _lowered(kernel, parameters, uses, located=True)
     return portable, frozenset() if kernel.partial else frozenset(uses.scattered)
 
 
-def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
-    """Returns the features that a kernel uses, and the style of its semantics. Raises ``CompileError``."""
-    numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
-    uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+def _checked(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Uses:
+    """Checks a kernel's source and returns the features that it uses. Raises ``CompileError``."""
+    uses = check(kernel.function, kernel.name, parameters, numba_style=kernel.numba_style)
     if uses.unwritten is not None and not kernel.partial:
         raise uses.unwritten
-    return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
+    return uses
 
 
 def _lowered(
     kernel: KernelDescription,
     parameters: tuple[Closed, ...],
     uses: Uses,
-    style: Style,
     *,
     located: bool = False,
     keeps_types: bool = False,
@@ -105,7 +103,7 @@ def _lowered(
         kernel.function,
         parameters,
         kernel.fastmath,
-        style,
+        numba_style=kernel.numba_style,
         fma=kernel.fma,
         located=located or kernel.lineinfo,
         constants=uses.constants,
@@ -121,7 +119,6 @@ def _lowered(
 def _facts(
     kernel: KernelDescription,
     uses: Uses,
-    style: Style,
     portable: PortableKernel,
     placements: tuple[Placement, ...],
     widenings: tuple[Widening, ...],
@@ -132,8 +129,9 @@ def _facts(
     needs = LaunchNeeds(
         index_1d=uses.index_1d,
         index_2d=uses.index_2d,
-        own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
-        unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
+        index_3d=uses.index_3d,
+        own_elements=(uses.index_1d or uses.index_2d or uses.index_3d) and not uses.other_elements,
+        unchecked=kernel.unchecked or uses.numba_cuda or uses.unchecked,
         width=width if isinstance(width, int | str) else None,
         dynamic_shared=portable.shared.dynamic,
         tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
@@ -163,6 +161,7 @@ def _elementwise(
         "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
             needs.index_1d or needs.index_2d
         ),
+        "it uses thread.index_3d()": needs.index_3d,
         "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
         "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
         "it limits its registers": kernel.max_registers is not None,

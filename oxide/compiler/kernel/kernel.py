@@ -151,6 +151,9 @@ class Kernel(Generic[Operation, Result]):
             parameters = source.parameters
         self.defaults: dict[str, Any] = default_values(function) if source is None else {}
         """The default arguments of a launch, by parameter."""
+        by_name = function.__code__.co_kwonlyargcount if source is None else 0
+        self.by_position = len(parameters) - by_name
+        """The number of parameters whose arguments may be given by position."""
         signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         if adopted:
             from oxide.compiler.frontend.frontend import adopted_signatures
@@ -170,6 +173,7 @@ class Kernel(Generic[Operation, Result]):
             function=function,
             parameters=parameters,
             adopted=adopted,
+            numba_style=adopted or any(isinstance(each, UntypedParameter) for each in parameters),
             signatures=signatures,
             contracts=contracts,
             sanitizable=sanitizable,
@@ -312,7 +316,9 @@ class Kernel(Generic[Operation, Result]):
 
     def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> Operation:
         """Returns an operation that launches the kernel with a candidate's options. ``tune`` measures the operation."""
-        return self.with_options(config)(*arguments)
+        form = self.with_options(config)
+        launch: Operation = form.called(form, tuple(arguments))
+        return launch
 
     def tune(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = True, **kwargs: Any
@@ -474,6 +480,12 @@ class Kernel(Generic[Operation, Result]):
         """Returns the arguments of a call in the order of the parameters, with defaults. Raises ``ArgumentError`` for
         names that are no parameters."""
         names = [parameter.name for parameter in self.parameters]
+        if len(args) > self.by_position < len(names):
+            first = names[self.by_position]
+            raise ArgumentError(
+                f"kernel {self.name} takes {self.by_position} arguments by position, got {len(args)}: give {first} by "
+                f"name, as {first}=…"
+            )
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             raise ArgumentError(f"kernel {self.name} has no parameter {unknown[0]}; it takes {', '.join(names)}")
@@ -485,6 +497,11 @@ class Kernel(Generic[Operation, Result]):
         if missing:
             raise ArgumentError(f"kernel {self.name}: parameter {missing[0]} is missing; it takes {', '.join(names)}")
         return args + tuple(kwargs[name] for name in names[len(args) :])
+
+    def called(self, launcher: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Calls a launcher of the kernel with all its arguments, in the order of the parameters."""
+        by_name = zip(self.parameters[self.by_position :], arguments[self.by_position :], strict=True)
+        return launcher(*arguments[: self.by_position], **{each.name: given for each, given in by_name})
 
     def _default_types(self) -> dict[str, Any]:
         """Returns the types of the default values of parameters without an annotation."""

@@ -15,7 +15,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS
@@ -42,6 +42,51 @@ def _wrapper(kind: str) -> Callable[[int], int]:
 
 WRAP = {kind: _wrapper(kind) for kind in INTEGERS}
 """For each integer type, a function that wraps an integer to the type's range."""
+
+
+@final
+class Wrapped(int):
+    """An integer that wrapped in its type. ``whole`` is the number that it would be in 64 bits: an index is checked
+    with it (``frontend/lowering/whole_numbers.py``). Conversions, and all operations but ``+ - * <<``, unary minus,
+    ``min`` and ``max``, give an ordinary integer."""
+
+    whole: int
+
+
+def whole(number: int) -> int:
+    """Returns the number that an index would be if nothing had wrapped."""
+    return number.whole if type(number) is Wrapped else number
+
+
+def _chained(result: str, operation: Callable[..., int]) -> Callable[..., int]:
+    """Returns an operation whose result wraps in its type, and keeps the number that it would be in 64 bits."""
+    wrapped, in_64_bits = WRAP[result], WRAP["i64"]
+
+    def operate(*operands: int) -> int:
+        exact = operation(*operands)
+        found = wrapped(exact)
+        if found == exact and Wrapped not in map(type, operands):
+            return found
+        known = in_64_bits(operation(*map(whole, operands)))
+        if known == in_64_bits(found):
+            return found
+        found = Wrapped(found)
+        found.whole = known
+        return found
+
+    return operate
+
+
+def widened(kind: str) -> Convert:
+    """Returns the function that converts the operand of an operation. A number that the type holds keeps its ``whole``
+    number."""
+    convert = CONVERT[kind]
+
+    def converted(number: Any) -> Any:
+        found = convert(number)
+        return number if type(number) is Wrapped and found == number else found
+
+    return converted
 
 
 def _f32(number: float) -> float:
@@ -223,24 +268,20 @@ def divided(kind: str, a: float, b: float) -> tuple[float, float]:
     return floor, rest
 
 
-def power(a: int, exponent: int) -> int:
-    """Returns a power of an integer modulo 2**64. For a negative exponent, returns the power truncated towards 0; for
-    the base 0 and a negative exponent, returns 0."""
-    if exponent < 0:
-        return (1 if exponent % 2 == 0 else a) if a in (1, -1) else 0
-    return pow(a, exponent, 2**64)
-
-
-_INTEGER: dict[str, Callable[[int, int], int]] = {
+_CHAINED: dict[str, Callable[[int, int], int]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mult": operator.mul,
+    "LShift": lambda a, b: a << b if 0 <= b < 64 else 0,
+}
+_INTEGER: dict[str, Callable[[int, int], int]] = {
     "BitAnd": operator.and_,
     "BitOr": operator.or_,
     "BitXor": operator.xor,
     "FloorDiv": lambda a, b: a // b if b else 0,
     "Mod": lambda a, b: a % b if b else 0,
-    "Pow": power,
+    "Pow": lambda a, b: pow(a, b, 2**64) if b >= 0 else 0,
+    "RShift": lambda a, b: a >> (b if 0 <= b < 64 else 64),
 }
 _FLOAT: dict[str, Callable[[float, float], float]] = {
     "Add": operator.add,
@@ -294,22 +335,12 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
         return _of_complex(name, result)
     if result == "bool_":
         return _INTEGER[name] if name in ("BitAnd", "BitOr", "BitXor") else None
-    wrapped = WRAP.get(result)
-    if wrapped is None:
+    if result not in INTEGERS:
         return None
-    if name in ("LShift", "RShift"):
-        return _shift(name, result, wrapped)
-    of_integers = _INTEGER.get(name)
+    if name in _CHAINED:
+        return _chained(result, _CHAINED[name])
+    wrapped, of_integers = WRAP[result], _INTEGER.get(name)
     return None if of_integers is None else lambda a, b: wrapped(of_integers(a, b))
-
-
-def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
-    """Returns a shift that gives the same result as repeated shifts by one bit. A negative count acts as a large
-    unsigned number."""
-    bits = BITS[result]
-    if name == "LShift":
-        return lambda a, b: wrapped(a << b) if 0 <= b < bits else 0
-    return lambda a, b: wrapped(a >> b) if 0 <= b < bits else (-1 if a < 0 else 0)
 
 
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
@@ -318,13 +349,17 @@ def unary(name: str, result: str) -> Callable[[Any], Any] | None:
     if result in COMPONENTS:
         of_parts = unary(name, part_of(result))
         return None if of_parts is None else each(result, of_parts)
+    if result == "bool_":
+        return operator.not_ if name == "Invert" else None
+    of_numbers = _UNARY[name]
     if result in FLOATS or result in PARTS:
-        return _UNARY.get(name) if name != "Invert" else None
-    wrapped = WRAP.get(result)
-    of_integers = _UNARY.get(name)
-    if wrapped is None or of_integers is None:
+        return of_numbers if name != "Invert" else None
+    if result not in INTEGERS:
         return None
-    return lambda a: wrapped(of_integers(a))
+    if name == "Invert":
+        wrapped = WRAP[result]
+        return lambda a: wrapped(~a)
+    return _chained(result, of_numbers)
 
 
 def bits_of(kind: str, value: Any) -> int:

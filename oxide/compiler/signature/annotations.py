@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import typing
@@ -11,7 +12,8 @@ from typing import Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
-from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located
+from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located, parse_definition
+from oxide.errors import CompileError
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.types import ATOMIC, OF_PYTHON, SCALAR_NAMES, SCALARS, ScalarType, of_dtype
 from oxide.language.vectors import Vector, VectorType
@@ -37,6 +39,9 @@ def parse_parameters(
 
     ``local_names`` are the local names where the kernel is defined: a string annotation may use them. If ``adopted``,
     the function is from a kernel of numba-cuda, and its annotations are ignored.
+
+    A kernel is typed whole, or not at all: a parameter whose annotation was forgotten would be a raw array, which is
+    not checked.
     """
     signature = inspect.signature(function)
     names = Names(function, local_names)
@@ -49,22 +54,29 @@ def parse_parameters(
         raise located(function, f"kernel {name} must return None: write its result through a DisjointSlice")
     parameters: list[Declared] = []
     for parameter in signature.parameters.values():
-        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise refused_parameter(
-                function, name, parameter.name, f"{parameter.name} must be an ordinary one, without * or /"
-            )
-        if adopted or parameter.annotation is inspect.Parameter.empty:
+        untyped = adopted or parameter.annotation is inspect.Parameter.empty
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and untyped:
+            problem = f"{parameter.name} is given by name alone, as those of typed kernels may be: annotate it"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+            problem = f"{parameter.name} must be an ordinary one, without /, and none of *args and **kwargs"
+            raise refused_parameter(function, name, parameter.name, problem)
+        if untyped:
             parameters.append(UntypedParameter(name, parameter.name))
             continue
         annotation = names.evaluate(parameter.annotation, f"the annotation of {parameter.name}", parameter.name)
         parameters.append(_parameter(function, name, parameter.name, annotation, names))
+    bare = [each.name for each in parameters if isinstance(each, UntypedParameter)]
+    if bare and len(bare) < len(parameters):
+        raise refused_parameter(function, name, bare[0], _unannotated(function, bare[0]))
     return tuple(parameters)
 
 
 def default_values(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the defaults of a function's parameters by name."""
     code, defaults = function.__code__, getattr(function, "__defaults__", None) or ()
-    return dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return dict(zip(names, defaults, strict=True)) | (getattr(function, "__kwdefaults__", None) or {})
 
 
 @final
@@ -163,7 +175,7 @@ def _slice_of(function: Callable[..., Any], what: str, name: str, annotation: An
 
 def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
-        problem = "say of what and with how many axes, as in Array[f32, 2], or leave the annotation out"
+        problem = "say of what and with how many axes, as in Array[f32, 2]"
         raise refused_parameter(function, kernel, name, f"{name} is annotated Array; {problem}")
     if isinstance(annotation, ArrayAnnotation):
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
@@ -268,7 +280,45 @@ def _choices(
     return tuple(possible.values())
 
 
-# Advice for wrong annotations
+# Advice for missing and wrong annotations
+
+
+def _unannotated(function: Callable[..., Any], name: str) -> str:
+    """Returns the problem with the parameter ``name``, which has no annotation, while others have one. The advice
+    follows from the uses of the parameter in the function's source."""
+    return (
+        f"{name} has no annotation, and others have one: annotate every parameter, or none for a kernel as in "
+        f"numba-cuda; {name} {_annotation_for(function, name)}"
+    )
+
+
+def _annotation_for(function: Callable[..., Any], name: str) -> str:
+    try:
+        body, _ = parse_definition(function)
+    except CompileError:  # the source cannot be read, which is an error of its own when the kernel is compiled
+        return "may be a scalar, as in i32, a slice, as in Slice[f32], or an array, as in Array[f32, 1]"
+    used = [node for node in ast.walk(body) if _is_named(getattr(node, "value", None), name)]
+    attributes = {node.attr for node in used if isinstance(node, ast.Attribute)}
+    indexed = [node for node in used if isinstance(node, ast.Subscript)]
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+    ndim = max((len(each.slice.elts) for each in indexed if isinstance(each.slice, ast.Tuple)), default=1)
+    axes = str(ndim) if ndim > 1 else ""
+    if any(_is_named(call.func, name) for call in calls):
+        return "is called: annotate it as Callable"
+    if attributes & _OF_OUTPUTS:
+        return f"is an output: annotate it as DisjointSlice{axes}[f32], or as one of another type"
+    if any(isinstance(node.ctx, ast.Store) for node in indexed):
+        return f"is written by index: annotate it as Array[f32, {ndim}], or make it a DisjointSlice{axes}[f32]"
+    if indexed or any(_is_named(call.func, "len") and _is_named(call.args[0], name) for call in calls if call.args):
+        return f"is read by index: annotate it as Slice{axes}[f32], or as Array[f32, {ndim}], which is not checked"
+    return f"is a number here: annotate it as a scalar, as in {name}: i32 or {name}: f32"
+
+
+_OF_OUTPUTS = frozenset(("get_mut", "get_remainder", "scatter", "unchecked_mut"))
+
+
+def _is_named(node: Any, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def of_annotation(annotation: Any) -> str:
@@ -282,7 +332,7 @@ def of_annotation(annotation: Any) -> str:
         return "an input is Slice[f32] or Slice2[f32], an output DisjointSlice[f32], an array Array[f32, 2]"
     return (
         f"annotate it as a scalar ({SCALAR_NAMES}), a tuple or a NamedTuple of scalars, Slice[T], "
-        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar, or not at all"
+        "DisjointSlice[T], AtomicSlice[T], Array[T, ndim] or Callable, where T may be a TypeVar"
     )
 
 

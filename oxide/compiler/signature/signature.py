@@ -260,8 +260,7 @@ class Parts:
 @final
 @dataclass(frozen=True, slots=True)
 class NumbaParameter:
-    """A parameter with numba-cuda's semantics: an ``Array``, or an unannotated parameter once the argument's type is
-    known.
+    """An array of numba-cuda, which is not checked, or an unannotated parameter once the argument's type is known.
 
     ``untyped_arguments.py`` defines the words that are passed.
     """

@@ -258,6 +258,19 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_code(function, written[0])
 
 
+def with_ordinary_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose keyword-only parameters may also be given by position, for numba, which knows no others.
+    It has no defaults: calls have been given them (``check/conveniences.py``). Returns a function without keyword-only
+    parameters unchanged."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not code.co_kwonlyargcount:
+        return function
+    count = code.co_argcount + code.co_kwonlyargcount
+    made = with_code(function, code.replace(co_argcount=count, co_kwonlyargcount=0))
+    made.__defaults__ = made.__kwdefaults__ = None
+    return made
+
+
 def with_code(function: FunctionType, code: CodeType) -> FunctionType:
     """Returns a function like the given one, with other code, whose closure variables are among the function's own."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))

@@ -54,8 +54,8 @@ class TypedCall:
 @final
 @dataclass(slots=True)
 class TypedFunction:
-    """A function for certain types of its arguments. The tables are keyed by the numbers of nodes, except ``variables``
-    and the outer table of ``reads``, which are keyed by the names of variables."""
+    """A function for certain types of its arguments. The tables are keyed by the numbers of nodes, except
+    ``variables``, ``loops`` and the outer table of ``reads``, which are keyed by the names of variables."""
 
     original: FunctionType
     definition: ast.FunctionDef
@@ -74,6 +74,8 @@ class TypedFunction:
     """The types of each variable, and of all values that are assigned to it."""
     reads: dict[str, dict[int, str]] = field(default_factory=dict)
     """The type that each variable has in each expression or statement that reads the variable."""
+    loops: dict[str, set[int]] = field(default_factory=dict)
+    """The expressions and statements that read a variable as a loop leaves it, by the variable's name."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

@@ -11,8 +11,6 @@ import ctypes
 import importlib.util
 import threading
 
-from oxide.host.uninterrupted import import_whole
-
 LIBRARY = "libcuda.so.1"
 
 
@@ -88,6 +86,8 @@ def start_early(device: int) -> threading.Thread | None:
         thread.start()
     except RuntimeError:  # no more threads
         return None
+    from oxide.host.uninterrupted import import_whole  # imported here: it imports NumPy, and `oxide doctor` none
+
     with contextlib.suppress(ImportError):
         import_whole("oxide.driver.cuda.driver")
     return thread

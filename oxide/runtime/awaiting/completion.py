@@ -32,7 +32,7 @@ from oxide.runtime.devices.runtime import Runtime
 from oxide.runtime.loop.event_loops import Alarm, EventLoop, Sleeper
 from oxide.runtime.memory.reclaim import StreamOrder
 from oxide.runtime.ordering.timeline import Mark, Timeline
-from oxide.runtime.submission.once import Once
+from oxide.runtime.submission.stops import Once
 
 LOOK_SECONDS = 0.25
 """The interval at which the marks of parked tasks are queried even if no callback has fired: on a lost CUDA device no

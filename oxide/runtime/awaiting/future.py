@@ -20,8 +20,7 @@ from oxide.runtime.awaiting.loading import load_beside, may_load
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.pace import SHARE_SECONDS, Turn
 from oxide.runtime.memory.reclaim import Run
-from oxide.runtime.submission.once import StillRunning
-from oxide.runtime.submission.stops import Beside, HostData, Stop
+from oxide.runtime.submission.stops import Beside, HostData, StillRunning, Stop
 from oxide.runtime.submission.submission import Submission
 from oxide.runtime.tracepoints import points
 

@@ -7,12 +7,12 @@ the new kernels: those of which a launch was built and whose code was never load
 run shows that a kernel is needed, because a function of the program builds its launch, the run stops there, and a
 thread compiles and loads the kernel (``ready_function``, ``compiled_beside``). The typing of a kernel takes longer than
 that, a second and more. A launch that is built in a run, or with operations as arguments on a loop's thread, is typed
-by such a stop, too (``launching/deferred.py``).
+by such a stop, too (``launching/launch.py``).
 
 The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
 an operation has the thread make the staging ring of the operation's device (``memory/staging_ring.py``), unless a
 thread has made it before. The thread also generates the numbers that the host generates for operations
-(``operations/generated_numbers.py``), for all operations that were built and not yet run.
+(``operations/new_boxes.py``), for all operations that were built and not yet run.
 
 A kernel without bounds checks may access memory that is not the process's. On the CPU device a signal then ends the
 process. Before that, a handler of the signal prints a *crash report*: the name of the kernel whose code was running,

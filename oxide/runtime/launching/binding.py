@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -30,14 +31,15 @@ from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, Numb
 from oxide.errors import ArgumentError, LaunchError
 from oxide.host import core
 from oxide.runtime.launching.launch_config import threads_of
-from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.launching.specializing import argument_type_of, converts
 from oxide.runtime.memory.memory import Arc, DeviceBox, sharing
-from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 if TYPE_CHECKING:
     from oxide.compiler.declaration.description import LaunchNeeds
     from oxide.compiler.kernel.specialization import Specialization
     from oxide.compiler.signature.signature import Closed
+    from oxide.driver.base import Dim3
     from oxide.runtime.launching.launch_config import LaunchConfig
 
 _ANY: Final = sys.maxsize
@@ -120,7 +122,7 @@ class ParameterSlot(core.ParameterSlot):
         """The number of elements that one thread accesses."""
         # The largest number of elements of an output that the threads of the plan's ``fitting`` configuration are sure
         # to reach in full; and the last shape of an output with more elements that they were found to reach in full:
-        # see ``reach.py``.
+        # see ``reach``.
         self.most, self.fits = _ANY, None
         self.before = -offset % 8  # bytes of padding before a box's address
         # For an argument that is no box, ``_pack`` begins with ``_rest`` bytes of padding, which are then cut off: the
@@ -199,8 +201,8 @@ class Plan(core.Plan):
     the integers that the contracts name, in the order of the parameters; None if there are no contracts."""
 
     __slots__ = (
-        "_lenient", "binds_alone", "interpreted", "judged", "matrices", "needs", "reached", "strided", "tiled",
-        "two_axes", "warns",
+        "_lenient", "axes", "binds_alone", "interpreted", "judged", "matrices", "needs", "reached", "strided",
+        "tiled", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -225,8 +227,9 @@ class Plan(core.Plan):
             self.holds = compiled(contracts, [name for slot in slots for name in slot.judged])
         self.needs: LaunchNeeds = special.needs
         self.tiled: tuple[int, ...] = special.needs.tiled
-        self.two_axes: bool = self.needs.index_2d and not self.needs.index_1d
-        """True if the threads along x reach columns and those along y reach rows."""
+        self.axes: int = 1 if self.needs.index_1d else 3 if self.needs.index_3d else 2 if self.needs.index_2d else 1
+        """The number of axes that the threads' indices have. With several, the threads along x reach columns, those
+        along y rows, and those along z planes."""
         self.reached = [slots[place] for place in outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True if a launch whose threads reach only a part of an output causes a warning."""
@@ -236,7 +239,7 @@ class Plan(core.Plan):
             if place in outputs and isinstance(parameter, Parameter) and parameter.is_matrix
         }
         own = list(matrices.values()) == [self.needs.width]
-        self.matrices: list[int] = list(matrices) if self.warns and self.two_axes and not own else []
+        self.matrices: list[int] = list(matrices) if self.warns and self.axes > 1 and not own else []
         """The places of the outputs of two axes whose columns each launch compares with the width of ``index_2d``."""
         self.binds_alone = all(slot.bits is slot.dtype for slot in slots)
         """True if the plan takes boxes of its own dtypes alone."""
@@ -266,12 +269,12 @@ class Plan(core.Plan):
         """Records a configuration whose axes passed the check. If a launch that reaches only a part of an output causes
         a warning, also records for each output the number of elements up to which the configuration's threads surely
         reach all of it. If x counts columns and y rows, this is the smaller of the numbers of threads along x and y,
-        because all elements of a matrix may be in one row or one column."""
+        because all elements of a matrix may be in one row or one column. With three axes, it is the least of three."""
         self.fitting = config
         if self.warns:
-            x, y = threads_of(config)
+            threads = threads_of(config)
             for slot in self.reached:
-                slot.most = min(x, y) if self.two_axes else x * y * slot.tile
+                slot.most = min(threads[: self.axes]) if self.axes > 1 else math.prod(threads) * slot.tile
                 slot.fits = None
 
 
@@ -325,6 +328,79 @@ def _is_plain(wanted: Any, value: object) -> bool:
     if kind is TupleType:
         return isinstance(value, tuple) and argument_type_of(value) == wanted
     return kind is NoneType and value is None
+
+
+# The reach of a launch: the elements of an output that its threads access
+
+
+def shape_of(argument: object) -> tuple[int, ...] | None:
+    """Returns the shape of a box, or of the box that an operation announces; None for anything else."""
+    plain = argument.value if isinstance(argument, Arc) else argument
+    return plain.shape if isinstance(plain, (DeviceBox, BoxSpec)) else None
+
+
+def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
+    """Returns the width that a launch's ``index_2d`` is called with; None if it is not known yet. ``arguments`` are the
+    launch's arguments, or specs in place of boxes."""
+    width = plan.needs.width
+    if not isinstance(width, str):
+        return width
+    for parameter, argument in zip(plan.special.parameters, arguments, strict=True):
+        if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
+            continue
+        shape = shape_of(argument)
+        if shape is not None:
+            if width in parameter.lengths:
+                return shape[parameter.lengths.index(width)] if parameter.ndim > 1 else math.prod(shape)
+        elif parameter.lifted is not None:
+            names = [part.name for part in parameter.lifted.parts]
+            if width in names:
+                return int(words_for(parameter, argument)[names.index(width)])
+        elif parameter.kind == "scalar" and parameter.name == width:
+            return int(words_for(parameter, argument)[0])
+    return None
+
+
+def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | None) -> tuple[int, str]:
+    """Returns the number of elements of an output that the threads of the plan's ``fitting`` configuration reach, and
+    the configuration, as text, that reaches all elements; "" if no such configuration is known."""
+    config = plan.fitting
+    assert config is not None
+    size, tile = math.prod(shape), slot.parameter.tile
+    threads = threads_of(config)
+    block = config.block
+    by_places = len(shape) == slot.ndim in (2, 3) and len(tile) != 1
+    if plan.axes == 1 or (width is None and not by_places):
+        own = "" if plan.axes > 1 else f"LaunchConfig.for_num_elems({-(-size // slot.tile)}, {block[0]})"
+        return min(size, math.prod(threads) * slot.tile), own
+    if by_places:
+        sides = tile or (1,) * len(shape)
+        along = threads[: len(shape)][::-1]
+        found = math.prod(min(length, most * side) for length, most, side in zip(shape, along, sides, strict=True))
+        return found, _for_shape(tuple(-(-length // side) for length, side in zip(shape, sides, strict=True)), block)
+    assert width is not None
+    if width <= 0:
+        return 0, ""
+    x, y, _ = threads
+    if len(tile) == 2:
+        rows, columns = size // width, width
+        found = min(rows, y * tile[0]) * min(columns, x * tile[1])
+        wanted = -(-rows // tile[0]), -(-columns // tile[1])
+    else:
+        each = slot.tile
+        total = -(-size // each)
+        across = min(x, width)
+        whole = min(y, total // width)
+        rest = min(total - whole * width, across) if whole < y else 0
+        found = min(size, (whole * across + rest) * each)
+        wanted = -(-total // width), width
+    return found, _for_shape(wanted, block)
+
+
+def _for_shape(wanted: tuple[int, ...], block: Dim3) -> str:
+    """Returns the configuration of so many threads along each axis, as it is written."""
+    shown = f"{wanted}" if block[1] == block[2] == 1 else f"{wanted}, {block[: len(wanted)]}"
+    return f"LaunchConfig.for_shape({shown})"
 
 
 # Without the extension

@@ -172,8 +172,9 @@ def _described(kernel: Kernel | TileKernel) -> dict[str, Any]:
         for parameter in kernel.parameters:
             untyped = isinstance(parameter, UntypedParameter)
             parameters.append({"name": parameter.name, "annotation": None if untyped else parameter.annotation})
-            for variable, choices in _variables(parameter):
-                variables[variable] = [scalar.name for scalar in choices]
+            variable: str | None = getattr(parameter, "variable", None)
+            if variable is not None:
+                variables[variable] = [scalar.name for scalar in getattr(parameter, "choices", ())]
     for each in parameters:
         if each["annotation"] is not None:
             _text(kernel.name, f"parameter {each['name']}", None, each["annotation"], variables)
@@ -211,13 +212,6 @@ def _refuse(kernel: Kernel) -> None:
                 "functions or tuples is compiled for each of them, and not built ahead of time. Call the function by "
                 "its name in the kernel, and pass the tuple's elements"
             )
-
-
-def _variables(parameter: Any) -> list[tuple[str, tuple[ScalarType, ...]]]:
-    """Returns the type variable of a parameter and its constraints, as a list of one pair; an empty list if there is
-    none."""
-    variable = getattr(parameter, "variable", None)
-    return [] if variable is None else [(variable, parameter.choices)]
 
 
 def _text(

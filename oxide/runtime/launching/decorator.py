@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast, final, get_overloads, overload
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.errors import CompileError
-from oxide.host.environment import drop_frames, without_frames
+from oxide.host.environment import drop_frames, without_frames, word
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
@@ -56,8 +55,8 @@ def kernel(
 ) -> LaunchableKernel | Callable[[Callable[..., Any]], LaunchableKernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
-    A parameter without an annotation takes its type from the argument of each launch, as in ``numba.cuda.jit``. A
-    kernel with such parameters, or with ``Array`` ones, has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
+    A kernel annotates every parameter, or none. Without annotations, parameters take their types from the arguments of
+    each launch, as in ``numba.cuda.jit``, and the kernel has numba-cuda's semantics. ``kernel(dispatcher)`` makes a
     kernel of a function that ``numba.cuda.jit`` decorated, with its explicit signatures, if it has any.
 
     ``block`` is the block's shape in threads for launches without a configuration. ``items_per_thread``, CUB's term, is
@@ -102,10 +101,6 @@ kernel.__signature__ = _own.replace(parameters=[_own.parameters["function"], *_l
 
 @without_frames
 def _made(options: dict[str, Any], function: Callable[..., Any]) -> LaunchableKernel:
-    launches = KernelLaunches()
-    if os.environ.get("OXIDE_INTERPRET"):
-        from oxide.runtime.launching import interpreting_all
-
-        launches = interpreting_all.launches()
+    launches = KernelLaunches(interprets=word("OXIDE_INTERPRET", ("1",)) is not None)
     made = Kernel(function, launches=launches, compiling=note_compiling, compiled=note_compiled, **options)
     return cast("LaunchableKernel", made)

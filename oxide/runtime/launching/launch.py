@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
 from oxide.compiler.kernel.kernel import Kernel
-from oxide.compiler.kernel.specialization import Specialization
+from oxide.compiler.kernel.specialization import NotTyped, Specialization
 from oxide.compiler.signature.signature import NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import arrays_in
 from oxide.driver import sanitizing
@@ -21,25 +22,24 @@ from oxide.driver.base import Dim3, KernelResources
 from oxide.errors import ArgumentError, CompileError, DeviceError, LaunchError
 from oxide.host import core
 from oxide.host.core import current_turn
-from oxide.host.environment import drop_frames
+from oxide.host.environment import drop_frames, without_frames
 from oxide.host.locks import is_interrupt
 from oxide.host.messages import warn_caller, written
 from oxide.runtime.awaiting.loading import CompilesLater, announce, compiled_beside, loaded_function, ready_function
 from oxide.runtime.devices.runtime import Device, current_runtime
-from oxide.runtime.launching.binding import Plan, held
+from oxide.runtime.launching.binding import Plan, held, reach, shape_of, width_of
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
-from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.refusals import check, refuse, refuse_layouts, wrong_count
-from oxide.runtime.launching.specializing import is_typed_by_boxes, kinds, specialize_for
-from oxide.runtime.launching.untyped import take_strides
+from oxide.runtime.launching.specializing import is_typed_by_boxes, kinds, specialize_for, take_strides
 from oxide.runtime.loop.event_loops import blocked_loop_name
 from oxide.runtime.memory.memory import Arc, DeviceBox, require_device
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, consume, filled, spec_of
 from oxide.runtime.plan.nodes import Launched
+from oxide.runtime.submission.stops import Beside
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
-    from oxide.runtime.launching.deferred import DeferredLaunch
     from oxide.runtime.launching.tuning import Tuner
 
 _USUAL_BLOCK: Final = 256
@@ -70,7 +70,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
             if strided is not None and self.bind(strided, arguments):
                 plan = strided
             else:
-                parts = _consume(arguments)
+                parts = consume(arguments)
                 plan = self._with_strides(plan)
                 known = self._known = refuse(kernel, plan, arguments)
                 given = [spec or each for spec, each in zip(known, arguments, strict=True)]
@@ -194,16 +194,12 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
     def spec(self) -> tuple[Spec, ...]:
         if self._known is not None:
             return self._known
-        return tuple(
-            [
-                check(self._kernel, parameter, argument)
-                for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True)
-            ]
-        )
+        return tuple(map(spec_of, self._arguments))
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded
-        up. The threads are along x, or along y and x if the block has two axes. The grid consists of whole clusters.
+        up. The threads are along the output's axes if the kernel's indices have so many or the block has two axes, else
+        along x. The grid consists of whole clusters.
         Raises ``LaunchError`` if no grid follows from the output's shape."""
         described = self._kernel.description
         block, items = described.default_block, described.items_per_thread
@@ -211,14 +207,16 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         output = self._specialization.parameters[self._plan.outputs[0]]
         assert isinstance(output, Parameter)
         tile, shape = output.tile, output.elements(shape)
-        if len(tile) < 2 and block[1] == block[2] == 1:
+        by_places = self._plan.axes > 1 and len(shape) == output.ndim in (2, 3) and len(tile) != 1
+        if len(tile) < 2 and block[1] == block[2] == 1 and not by_places:
             each = items[0] * (tile[0] if tile else 1)
             found = LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
             return _whole_clusters(found, described.cluster)
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
-        if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            found = LaunchConfig.for_shape((-(-shape[0] // items[1]), -(-shape[1] // items[0])), block)
+        if by_places or (len(tile) != 1 and block[2] == 1 and len(shape) == 2):
+            along = zip(shape, items[: len(shape)][::-1], strict=True)
+            found = LaunchConfig.for_shape(tuple(-(-length // each) for length, each in along), block)
             return _whole_clusters(found, described.cluster)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
@@ -327,6 +325,80 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         return f"<oxide launch of {self._kernel.name}>"
 
 
+@final
+class DeferredLaunch(DeviceOperation[tuple[Any, ...]]):
+    """A launch of the kernel ``name``, which is compiled in its run, as compiling would block an event loop when the
+    launch is built. The arguments were checked against the kernel's declaration then. In the run, the walk stops, a
+    thread compiles and loads the kernel, and the other checks of a launch are made there. ``build`` builds the launch,
+    and compiles the kernel. ``known`` are the specs of the arguments, as the launch's ``spec`` returns them."""
+
+    _composed = True
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], DeviceOperation[tuple[Any, ...]]],
+        parts: list[DeviceOperation[Any]],
+        known: tuple[Spec, ...],
+    ) -> None:
+        self._name = name
+        self._build = build
+        self._known = known
+        self._launch: Any = None  # None until the kernel is compiled
+        super().__init__(*parts)
+
+    @property
+    def specialization(self) -> Specialization:
+        """Returns the specialization that is launched. Compiles the kernel if need be."""
+        found: Specialization = self._built_launch().specialization
+        return found
+
+    def traced_name(self) -> str:
+        return self._name
+
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        if frame.at:
+            frame.result = result
+            return None
+        device = frame.context.device
+        if self._launch is None and current_turn().gives_up:
+            raise Beside(partial(self._prepare, device))
+        frame.at = 1
+        launch: DeviceOperation[Any] = self._built_launch()
+        return launch
+
+    def _prepare(self, device: Device) -> None:
+        """Compiles and loads the kernel."""
+        special = self._built_launch().specialization
+        if not special.description.interpreted:
+            loaded_function(special, device)
+
+    def _built_launch(self) -> Any:
+        launch = self._launch
+        if launch is None:
+            turn = current_turn()
+            before, turn.compiles_now = turn.compiles_now, True
+            try:
+                launch = self._build()
+            finally:
+                turn.compiles_now = before
+            launch.consume()
+            self._launch = launch
+        return launch
+
+    def spec(self) -> tuple[Spec, ...]:
+        return self._known
+
+    def title(self) -> object:
+        return self
+
+    def depict(self) -> Depiction:
+        return "launch", self._name, ("compiled when it runs",), ()
+
+    def __repr__(self) -> str:
+        return f"<oxide launch of {self._name}>"
+
+
 def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
     """Returns a configuration whose grid consists of whole clusters: ``config`` itself if this is true of its grid,
     else a configuration with the grid rounded up. Returns ``config`` if there are no clusters."""
@@ -360,11 +432,18 @@ class ConfiguredKernel(core.ConfiguredKernel):
         """Does what a call does, for every kernel, configuration and argument."""
         kernel = self._kernel
         launches = _launches_of(kernel)
+        if launches.interprets and current_runtime().driver.name == "cpu":
+            with suppress(NotTyped):
+                return self.interpret(*args, **kwargs)
         try:
-            if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
+            named = kernel.by_position < len(kernel.parameters)
+            if kwargs or named or (kernel.defaults and len(args) < len(kernel.parameters)):
                 args = kernel.positional(args, kwargs)
             plan = launches.only or launches.plan_for(kernel, args)
-            self._plan = launches.latest
+            if launches.interprets:
+                launches.latest = None  # the next launch may be on a device whose launches are interpreted
+            if not named:  # else each call comes here, which refuses arguments by position
+                self._plan = launches.latest
             return KernelLaunch(kernel, self._config, args, plan)
         except CompilesLater:
             return self._deferred(args)
@@ -374,21 +453,16 @@ class ConfiguredKernel(core.ConfiguredKernel):
 
     def _deferred(self, arguments: tuple[Any, ...]) -> DeferredLaunch:
         kernel = self._kernel
-        parts = _consume(arguments)
+        parts = consume(arguments)
         if len(arguments) != len(kernel.parameters):
             raise wrong_count(kernel, arguments)
         known = [check(kernel, each, given) for each, given in zip(kernel.parameters, arguments, strict=True)]
-        from oxide.runtime.launching.deferred import DeferredLaunch  # few launches need it
+        return DeferredLaunch(kernel.name, partial(kernel.called, self, arguments), parts, tuple(known))
 
-        return DeferredLaunch(kernel.name, partial(self, *arguments), parts, tuple(known))
-
+    @without_frames
     def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
-        try:
-            return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
-        except (CompileError, LaunchError) as error:
-            drop_frames(error)
-            raise
+        return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ConfiguredKernel, (self._kernel, self._config)
@@ -400,16 +474,19 @@ class ConfiguredKernel(core.ConfiguredKernel):
         return self
 
 
+@final
 class KernelLaunches:
     """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
-    ``KernelLaunches`` of its own."""
+    ``KernelLaunches`` of its own. If it ``interprets``, as under ``OXIDE_INTERPRET=1``, launches of a typed kernel on
+    the CPU device are interpreted."""
 
-    __slots__ = ("_by_kinds", "_plans", "latest", "only")
+    __slots__ = ("_by_kinds", "_plans", "interprets", "latest", "only")
 
     # a class attribute, as a method would cost a call at each launch
     configured: ClassVar[Any] = ConfiguredKernel
 
-    def __init__(self) -> None:
+    def __init__(self, interprets: bool = False) -> None:
+        self.interprets = interprets
         self.only: Plan | None = None
         """The only plan of a kernel that is not generic, from its first launch on. Later launches then need no
         look-up."""
@@ -495,14 +572,6 @@ def _typed(kernel: Kernel, arguments: tuple[Any, ...], specialize: Callable[[], 
         return specialize()
     finally:
         turn.defers = before
-
-
-def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:
-    """Returns the operations among the arguments and marks them as used, so that a refused launch does not warn."""
-    parts = [argument for argument in arguments if isinstance(argument, DeviceOperation)]
-    for part in parts:
-        part.consume()
-    return parts
 
 
 def _recorded(special: Specialization, arguments: Sequence[Any], params: bytes, context: ExecutionContext) -> Launched:

@@ -70,22 +70,26 @@ class LaunchConfig(core.LaunchConfig):
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
         threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
         if type(n) is int and n > 0 and type(block) is int and 0 < block <= MAX_THREADS_PER_BLOCK:
-            return _along_x(-(-n // block), block)
+            return _shared(-(-n // block), block)
         if not _is_count(n):
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", MAX_BLOCK)
         blocks = -(-int(n) // threads)
-        return _along_x(blocks if blocks > 0 else 1, threads)
+        return _shared(max(1, blocks), threads)
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...], block: int | tuple[int, ...] = (16, 16)) -> LaunchConfig:
-        """Returns a configuration of one thread for each element of a matrix. ``shape`` is (rows, columns), and
-        ``block`` is (x, y): columns go along x and rows along y. The grid has at least one block, even for an empty
-        matrix."""
-        if not isinstance(shape, tuple) or len(shape) != 2 or not all(map(_is_count, shape)):
-            raise LaunchError(f"for_shape({written(shape)}): the shape is (rows, columns), two integers of 0 or more")
-        x, y, z = _dim3(block, "block", MAX_BLOCK)
-        return _along_x_and_y(max(1, -(-int(shape[1]) // x)), max(1, -(-int(shape[0]) // y)), (x, y, z))
+        """Returns a configuration of one thread for each element of a matrix, or of an array of three axes. ``shape``
+        is (rows, columns) or (planes, rows, columns), and ``block`` is (x, y) or (x, y, z): columns go along x, rows
+        along y and planes along z. The grid has at least one block, even for an empty matrix."""
+        if not isinstance(shape, tuple) or len(shape) not in (2, 3) or not all(map(_is_count, shape)):
+            raise LaunchError(
+                f"for_shape({written(shape)}): the shape is (rows, columns) or (planes, rows, columns), integers of 0 "
+                "or more"
+            )
+        threads = _dim3(block, "block", MAX_BLOCK)
+        grid = [max(1, -(-int(length) // each)) for length, each in zip(reversed(shape), threads, strict=False)]
+        return _shared(tuple(grid), threads)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):
@@ -126,23 +130,16 @@ def bracketed(kernel: str, config: object) -> LaunchConfig:
     return config
 
 
-def threads_of(config: LaunchConfig) -> tuple[int, int]:
-    """Returns the number of a launch's threads along x, and the product of those along y and z."""
-    grid, block = config.grid, config.block
-    return grid[0] * block[0], grid[1] * block[1] * grid[2] * block[2]
+def threads_of(config: LaunchConfig) -> Dim3:
+    """Returns the numbers of a launch's threads along x, y and z."""
+    (grid_x, grid_y, grid_z), (block_x, block_y, block_z) = config.grid, config.block
+    return grid_x * block_x, grid_y * block_y, grid_z * block_z
 
 
-@lru_cache(maxsize=256)
-def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Returns the configuration of ``blocks`` blocks of ``threads`` threads, from a cache. Launches can share it,
-    because configurations are immutable."""
-    return LaunchConfig(blocks, threads)
-
-
-@lru_cache(maxsize=256)
-def _along_x_and_y(across: int, down: int, block: Dim3) -> LaunchConfig:
-    """Returns a configuration from a cache, as ``_along_x`` does."""
-    return LaunchConfig((across, down), block)
+@lru_cache(maxsize=512)
+def _shared(grid: int | tuple[int, ...], block: int | Dim3) -> LaunchConfig:
+    """Returns a configuration from a cache. Launches can share it, because configurations are immutable."""
+    return LaunchConfig(grid, block)
 
 
 def _is_count(number: object) -> bool:

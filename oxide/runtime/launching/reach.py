@@ -1,9 +1,9 @@
 """Computes how much of an output the threads of a launch reach, and which launch would reach all of it.
 
-With ``index_1d`` only the number of threads counts. With ``index_2d(width)`` each axis counts: the threads along x
-reach columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix,
-although they have more threads than the matrix has elements. This is computed only for an output with more elements
-than ``Plan.fit`` is sure of, and not again while the shape stays the same.
+With ``index_1d`` only the number of threads counts. With ``index_2d`` and ``index_3d`` each axis counts: the threads
+along x reach columns, those along y reach rows, and those along z planes. So 2 × 1 blocks of 16 × 16 threads leave out
+rows of a 30 × 10 matrix, although they have more threads than the matrix has elements. This is computed only for an
+output with more elements than ``Plan.fit`` is sure of, and not again while the shape stays the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oxide.compiler.signature.signature import NumbaParameter
+from oxide.driver.base import Dim3
 from oxide.runtime.launching.binding import words_for
 from oxide.runtime.launching.launch_config import threads_of
 from oxide.runtime.memory.memory import Arc, DeviceBox
@@ -57,15 +58,23 @@ def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | 
     config = plan.fitting
     assert config is not None
     size, tile = math.prod(shape), slot.parameter.tile
-    x, y = threads_of(config)
+    threads = threads_of(config)
     block = config.block
-    if not plan.two_axes or width is None:
-        own = "" if plan.two_axes else f"LaunchConfig.for_num_elems({-(-size // slot.tile)}, {block[0]})"
-        return min(size, x * y * slot.tile), own
+    by_places = len(shape) == slot.ndim in (2, 3) and len(tile) != 1
+    if plan.axes == 1 or (width is None and not by_places):
+        own = "" if plan.axes > 1 else f"LaunchConfig.for_num_elems({-(-size // slot.tile)}, {block[0]})"
+        return min(size, math.prod(threads) * slot.tile), own
+    if by_places:
+        sides = tile or (1,) * len(shape)
+        along = threads[: len(shape)][::-1]
+        found = math.prod(min(length, most * side) for length, most, side in zip(shape, along, sides, strict=True))
+        return found, _for_shape(tuple(-(-length // side) for length, side in zip(shape, sides, strict=True)), block)
+    assert width is not None
     if width <= 0:
         return 0, ""
+    x, y, _ = threads
     if len(tile) == 2:
-        rows, columns = (shape[0], shape[1]) if len(shape) == 2 and slot.ndim == 2 else (size // width, width)
+        rows, columns = size // width, width
         found = min(rows, y * tile[0]) * min(columns, x * tile[1])
         wanted = -(-rows // tile[0]), -(-columns // tile[1])
     else:
@@ -76,5 +85,10 @@ def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | 
         rest = min(total - whole * width, across) if whole < y else 0
         found = min(size, (whole * across + rest) * each)
         wanted = -(-total // width), width
-    shown = f"{wanted}" if block[1] == 1 else f"{wanted}, {block[:2]}"
-    return found, f"LaunchConfig.for_shape({shown})"
+    return found, _for_shape(wanted, block)
+
+
+def _for_shape(wanted: tuple[int, ...], block: Dim3) -> str:
+    """Returns the configuration of so many threads along each axis, as it is written."""
+    shown = f"{wanted}" if block[1] == block[2] == 1 else f"{wanted}, {block[: len(wanted)]}"
+    return f"LaunchConfig.for_shape({shown})"

@@ -36,7 +36,7 @@ from oxide.errors import ArgumentError
 from oxide.host.host_arrays import upload_of
 from oxide.host.messages import written
 from oxide.runtime.launching.binding import Held, words_for
-from oxide.runtime.launching.untyped import argument_type_of, converts
+from oxide.runtime.launching.specializing import argument_type_of, converts
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, spec_of
 
@@ -215,7 +215,7 @@ def _untyped_refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
             return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
         return ArgumentError(
             f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
-            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+            f"the parameters, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
         )
     if isinstance(argument, np.ndarray):
         return ArgumentError(

@@ -42,7 +42,7 @@ from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
 from oxide.runtime.memory.strides import grid_of, parse_tile_shape
 from oxide.runtime.operations.combinators import zip as both
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, value
-from oxide.runtime.operations.tiles import Partitioned
+from oxide.runtime.operations.transfers import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:

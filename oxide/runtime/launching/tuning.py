@@ -458,7 +458,7 @@ class Tuner:
         form = self._forms.get(repr(config))
         if form is None:
             form = self._forms[repr(config)] = self._kernel.with_options(config)
-        launch: DeviceOperation[tuple[Any, ...]] = form(*arguments)
+        launch: DeviceOperation[tuple[Any, ...]] = form.called(form, arguments)
         return launch
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:

@@ -1,4 +1,4 @@
-"""Operations composed of operations: chains, tuples and shared results."""
+"""Operations composed of operations: chains, tuples, shared results, and operations placed on a device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 from oxide.host import core
 from oxide.host.messages import written
 from oxide.runtime.devices.fault_records import add_note_once, described, part_note
+from oxide.runtime.devices.runtime import Device
+from oxide.runtime.devices.scheduling import placed_number, require_placement
 from oxide.runtime.memory.memory import Arc
 from oxide.runtime.operations.operation import (
     Depiction,
@@ -24,12 +26,10 @@ from oxide.runtime.operations.operation import (
 from oxide.runtime.ordering.timeline import Mark
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.host_copies import HostCopies
-from oxide.runtime.submission.nesting import TooDeep
-from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.staging import is_read_by_device
-from oxide.runtime.submission.stops import Stop, Unknown
+from oxide.runtime.submission.stops import Once, Stop, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Held
-from oxide.runtime.submission.walk import Frame, Submittable, Walk
+from oxide.runtime.submission.walk import Frame, Submittable, TooDeep, Walk
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -417,6 +417,46 @@ class Shared(DeviceOperation[T]):
         if source is None:
             return "join", "shared", ("has run",), ()
         return "join", "unzip" if self._captured else "shared", ("runs once",), (("", source),)
+
+
+@final
+class OnDevice(DeviceOperation[T]):
+    """An operation that was placed on a device. As part of an operation on another device, it runs on a stream of its
+    own device, which the policy picks. The two streams wait for each other only where they use the same buffers, and
+    the enclosing run ends after the placed operation."""
+
+    _composed = True
+    _called = "on"
+
+    def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
+        source.consume()
+        self._source = source
+        self._parts = (source,)
+        self._placement = require_placement(device, "on")
+        super().__init__(source)
+        self._placed = True
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+        result: T = results[0]
+        return result
+
+    def spec(self) -> Spec:
+        return self._innermost()._source.spec()
+
+    def depict(self) -> Depiction:
+        return "", "", (), (("", self._source),)
+
+    def _innermost(self) -> OnDevice[T]:
+        """Returns the innermost of nested placements, which decides where the work runs. Works without recursion, so
+        that any number of placements may be nested."""
+        inner = self
+        while isinstance(inner._source, OnDevice):
+            inner = inner._source
+        return inner
+
+    def __repr__(self) -> str:
+        inner = self._innermost()
+        return f"<oxide operation on device {written(placed_number(inner._placement))}: {inner._source!r}>"
 
 
 def _refuse_element(index: int, result: Any) -> NoReturn:

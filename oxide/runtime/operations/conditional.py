@@ -13,7 +13,6 @@ decides on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
@@ -23,9 +22,10 @@ from oxide.host.core import new_box
 from oxide.host.messages import warn_caller, written
 from oxide.runtime.devices.fault_records import add_note_once, part_note
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition, number_of_elements, require_device
-from oxide.runtime.operations.graph import AsGraph
+from oxide.runtime.operations.captured_graph import AsGraph
+from oxide.runtime.operations.new_boxes import describe
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, consume, done
-from oxide.runtime.operations.transfers import copy_box, describe
+from oxide.runtime.operations.transfers import copy_box
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
@@ -85,12 +85,12 @@ class _Conditional(DeviceOperation[T]):
                 return AsGraph(type(self)(flag, *self._bodies))
             else:
                 frame.at, frame.copies, frame.results = _BODIES, len(context.recording.made), []
-                return self._recorded(0)
+                return self._body(0)
         if frame.at == _BODIES:
             frame.results.append(result)
             number = len(frame.results)
             if number < len(self._bodies):
-                return self._recorded(number)
+                return self._body(number)
             result = self._close(context, frame.data, frame.results, frame.copies)
         elif frame.at == _HOST:
             result = self._run_on_host(context, frame.data)
@@ -108,11 +108,8 @@ class _Conditional(DeviceOperation[T]):
         """Returns the name of a body for the errors of its recording."""
         return f"{self._details[number] or 'the body'} of a {self._called}"
 
-    def _recorded(self, number: int) -> Body:
+    def _body(self, number: int) -> Body:
         return Body(self._bodies[number], self._named(number), self._called, self._details[number])
-
-    def _run_body(self, number: int, context: ExecutionContext) -> Any:
-        return _run_part(context, self._bodies[number], self._called, self._details[number])
 
     def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
         """Records the conditional, and returns its result. ``recorded`` has the nodes and the result of each body,
@@ -160,7 +157,7 @@ class WhileLoop(_Conditional[T]):
         made: list[Allocation] | None = rehearsed
         while _read(context, flag):
             made = None
-            result = _run_and_wait(context, partial(self._run_body, 0))
+            result = _run_and_wait(context, self._body(0).run)[1]
         if made is not None:
             _fill_with_zeros(context, made)
         return result
@@ -189,7 +186,11 @@ class Cond(_Conditional[Any]):
             merge = _Merge(context, *self._bodies)
             result = merge.merged(recorded[0][1], recorded[1][1], "")
             for number, nodes in enumerate(bodies):
-                recording.record_body(self._named(number), nodes, partial(merge.copy, number))
+                outer = recording.begin_body(self._named(number), nodes)
+                try:
+                    merge.copy(number)
+                finally:
+                    recording.end_body(outer)
         if any(bodies):
             kind: ConditionalKind = "if" if len(bodies) == 1 else "if-else"
             recording.conditional(kind, flag, bodies, recording.made[before:])
@@ -197,7 +198,7 @@ class Cond(_Conditional[Any]):
 
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
         def record(inner: ExecutionContext) -> list[Any]:
-            results = [self._recorded(number).run(inner)[1] for number in range(len(self._bodies))]
+            results = [self._body(number).run(inner)[1] for number in range(len(self._bodies))]
             if len(results) > 1:
                 _Merge(inner, *self._bodies).merged(results[0], results[1], "")
             return results
@@ -205,7 +206,7 @@ class Cond(_Conditional[Any]):
         results, _ = _rehearsed(context, record)  # for the errors, and the other branch's result
         number = 0 if _read(context, flag) else 1
         if number < len(results):
-            results[number] = self._run_body(number, context)
+            results[number] = self._body(number).run(context)[1]
         if len(results) == 1:
             return None
         merge = _Merge(context, *self._bodies)
@@ -220,8 +221,9 @@ class Cond(_Conditional[Any]):
 
 @final
 class Body(DeviceOperation[tuple[list[Any], Any]]):
-    """An operation that is recorded as a body of a conditional. Yields the nodes of the body, and the operation's
-    result. ``body`` names the body in the errors of its recording; ``what`` and ``detail`` are those of its place."""
+    """An operation that is recorded as a body of a conditional, or run as one if nothing is recorded. Yields the nodes
+    of the body, and the operation's result. ``body`` names the body in the errors of its recording; ``what`` and
+    ``detail`` are those of its place."""
 
     _composed = _combines = True
 
@@ -236,11 +238,10 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
         context = frame.context
-        recording = context.recording
-        assert recording is not None
         if frame.at == _BEGIN:
             frame.results, frame.place = [], context.place
-            frame.data = recording.begin_body(self._body, frame.results)
+            if context.recording is not None:
+                frame.data = context.recording.begin_body(self._body, frame.results)
             frame.at = _BODIES
             context.place = (self._what, self._detail, 1, frame.place)
             part: DeviceOperation[Any] = self._parts[0]
@@ -259,8 +260,8 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
     def _end(self, frame: Frame) -> None:
         frame.at = _END
         recording = frame.context.recording
-        assert recording is not None
-        recording.end_body(frame.data)
+        if recording is not None:
+            recording.end_body(frame.data)
 
 
 @final
@@ -432,18 +433,6 @@ def _rehearsed(context: ExecutionContext, record: Callable[[ExecutionContext], T
     finally:
         recording.is_open = False
         context.absorb(inner)
-
-
-def _run_part(context: ExecutionContext, operation: DeviceOperation[T], what: str, detail: str) -> T:
-    outer = context.place
-    context.place = (what, detail, 1, outer)
-    try:
-        result = operation.run(context)
-    except Exception as error:
-        add_note_once(error, part_note(what, detail, 1))
-        raise
-    context.place = outer
-    return result
 
 
 def _fill_with_zeros(context: ExecutionContext, made: list[Allocation]) -> None:

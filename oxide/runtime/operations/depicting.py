@@ -16,8 +16,8 @@ from oxide.host.messages import byte_count
 from oxide.runtime.devices.scheduling import placed_number
 from oxide.runtime.memory.allocation import Allocation
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition, number_of_elements
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import describe
+from oxide.runtime.operations.new_boxes import describe
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 from oxide.runtime.plan.nodes import Conditional, dependencies
 
 if TYPE_CHECKING:
@@ -155,12 +155,7 @@ class _Recipe:
 def _flowing(given: Any) -> str:
     """Returns a text that describes the result of ``given``, as far as it is known before the run. Returns "" if
     nothing is known of the result, or if ``given`` is not an operation."""
-    if not isinstance(given, DeviceOperation):
-        return ""
-    return _spec_text(given.spec())
-
-
-def _spec_text(spec: Spec) -> str:
+    spec = given.spec() if isinstance(given, DeviceOperation) else None
     if isinstance(spec, BoxSpec):
         nbytes = number_of_elements(spec.shape) * spec.dtype.itemsize
         return f"{describe(spec.shape, spec.dtype)}, {byte_count(nbytes)}"

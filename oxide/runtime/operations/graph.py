@@ -8,35 +8,34 @@ runs nothing but the sources of shared operations. Names and semantics are those
 from __future__ import annotations
 
 import itertools
-import sys
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
 
-from oxide.driver.base import GraphHandle, provided
-from oxide.errors import DeviceError, GraphError
+from oxide.errors import GraphError
 from oxide.host import core
-from oxide.host.core import PAGE_RECORDS, Dropping, submit_at_once
-from oxide.host.locks import unheld
+from oxide.host.core import Dropping, submit_at_once
 from oxide.host.messages import written
-from oxide.runtime.devices.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.devices.runtime import Device
 from oxide.runtime.devices.scheduling import require_stream
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
-from oxide.runtime.operations.depicting import RecordedWork
-from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
+from oxide.runtime.operations.captured_graph import (
+    Captured,
+    Source,
+    accepted,
+    arrived,
+    discard,
+    instantiate,
+    record,
+)
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled
 from oxide.runtime.ordering.stream import Stream
-from oxide.runtime.plan.reuse import GraphMemory, share_memory
-from oxide.runtime.submission.capture import LaunchHook, Recording
-from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.plan.reuse import GraphMemory
+from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.staging import ReadingAtSubmission
-from oxide.runtime.submission.stops import Dropped, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Submission
 from oxide.runtime.submission.walk import Frame, Submittable
 
@@ -66,10 +65,10 @@ class CudaGraph(Generic[T]):
     """
 
     def __init__(
-        self, stream: Stream, captured: _Captured, output: T, again: Callable[[Stream], CudaGraph[T]] | None = None
+        self, stream: Stream, captured: Captured, output: T, again: Callable[[Stream], CudaGraph[T]] | None = None
     ) -> None:
         self.stream = stream
-        self._captured: _Captured | None = captured
+        self._captured: Captured | None = captured
         self._again = again  # captures the operation again, for ``instances``; None for a scope's graph
         self._output: T | None = output
         self._taken = False
@@ -257,7 +256,7 @@ class CudaGraph(Generic[T]):
             context.watch_faults(reports)
             self._passed_on += reports
 
-    def _require_open(self) -> _Captured:
+    def _require_open(self) -> Captured:
         captured = self._captured
         if captured is None:
             raise GraphError("the graph was closed, and its buffers may be gone; capture the operation again")
@@ -377,7 +376,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return f"<oxide launch of {self._graph!r}>"
 
 
-def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> _Captured:
+def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> Captured:
     """Returns what a graph has captured. Raises ``GraphError`` if it cannot be launched in this context."""
     captured = graph._require_open()
     if context.recording is not None:
@@ -476,201 +475,22 @@ class InstanceLaunch(OfArguments[T]):
         return "graph", "launch of a graph", lines, tuple([("", each) for each in self._arguments])
 
 
-@final
-class _Captured(core.Captured):
-    """A graph's handle, and everything that the device needs while the graph runs. ``_last`` is the previous launch,
-    only under strict ordering. ``first`` is the first launch, if launches fill host arrays. ``_used`` is the number of
-    records of ``_page`` in use. The ``CudaGraph`` and every launch in flight hold this object. When the last of these
-    drops it, first the handle is released and then the buffers."""
-
-    def __init__(
-        self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any], memory: GraphMemory
-    ) -> None:
-        self._drop = partial(device.runtime.reclaimer.retire_graph, handle)
-        self._handle = handle
-        self._kept = kept
-        writes = {allocation: None for node in recording.nodes for allocation in node.writes}
-        if recording.fault_record is not None:
-            writes[recording.fault_record] = None
-        reads = {allocation: None for node in recording.nodes for allocation in node.reads if allocation not in writes}
-        self._known = recording.known  # kept alive
-        self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
-        self.memory = memory
-        self.work = RecordedWork(recording)
-        self._at_launch = list(recording.at_launch)
-        self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
-        for hook in self._hooks:
-            hook.captured(handle, provided(device.driver.graphs, "graphs"))
-        self._kernels = {
-            number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
-        }
-        self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
-        self._strict = device.runtime.ordering == "strict"
-        self.fills_host = bool(recording.downloads)
-        self._set_uses(list(reads), list(writes), not self._at_launch and not self._strict)
-
-    def _launch_slowly(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
-        """Does what ``launch`` does, for every graph.
-
-        A fault in a launch is copied from the graph's fault record to a record of ``_page`` that belongs to this launch
-        (``fault_records.py``). Invariant, under the lock: while ``_page`` is set, once the device is past all submitted
-        work, the graph's fault record is zero and its cursor points to the page's record number ``_used``. ``_page`` is
-        None before the first launch, after a launch whose submission failed, and if the page has no record left. In
-        these cases the launch begins a new page: it sets the fault record and the cursor, in stream order before the
-        graph.
-        """
-        with unheld(self._lock):  # no launch by another thread may come between the uploads and the graph
-            try:
-                self._launch(context, sources)
-            except BaseException as error:
-                for hook in self._hooks:
-                    hook.launched(error)
-                raise
-            for hook in self._hooks:
-                hook.launched(None)
-
-    def _launch(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
-        driver, timeline = context.driver, context.timeline
-        if self._last is not None:
-            timeline.wait_for(*self._last, "the previous launch of the graph")
-        if sources:
-            fill_inputs(context, self.inputs, sources)
-        if self._at_launch:
-            with ReadingAtSubmission():
-                for submit_upload in self._at_launch:
-                    submit_upload(context)
-        page, number = self._page, self._used
-        new: FaultPage | None = None
-        if self._record:
-            if page is None:
-                new = page = context.runtime.fault_pages.acquire()
-                number = 0
-            context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
-            self._page = None  # until the submission has succeeded
-        with context.submission_lock:
-            context.begin(self._reads, self._writes)  # the writes include the record
-            try:
-                if new is not None:
-                    driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
-                    cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
-                    driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                provided(driver.graphs, "graphs").launch_graph(self._handle, timeline.handle)
-            finally:
-                # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
-                context.end(self._reads, self._writes, submitted=True)
-        if self.fills_host:
-            context.note_host_copy()
-            if self.first is None:
-                self.first = timeline, timeline.advance()
-        if self._strict:  # the order of launches is promised, so relying on it is not an ordering error
-            self._last = timeline, timeline.advance()
-        number += 1
-        if number < PAGE_RECORDS:  # a full page is dropped here; it can be reused once its launches are over
-            self._used = number
-            self._page = page
-
-
 def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
     recording = Recording(require_stream(stream))
     context = ExecutionContext(stream, recording)
-    try:
-        with recording:
-            try:
-                output = operation.run(context)
-                recording.results.clear()  # they refer to boxes
-                if fuse:
-                    from oxide.runtime.operations.fusing import fuse as merge  # imported here, as few captures need it
 
-                    merge(context)
-            except BaseException as error:
-                discard(context)
-                raise_if_nested(error, operation)
-                raise
-    finally:
-        recording.is_open = False
+    def work() -> T:
+        output = operation.run(context)
+        recording.results.clear()  # they refer to boxes
+        if fuse:
+            from oxide.runtime.operations.fusing import fuse as merge  # imported here, as few captures need it
+
+            merge(context)
+        return output
+
+    output = record(context, operation, work)
     return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
-
-
-class Recorded(DeviceOperation[T]):
-    """An operation whose part is recorded before it is submitted: to the recording ``frame.data``, in the states
-    ``_recording`` of the frame. ``_recorded`` is the state after them."""
-
-    _composed = _combines = True
-    _recording: tuple[int, ...]
-    _recorded: int
-
-    @abstractmethod
-    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None: ...
-
-    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
-        if frame.at in self._recording and isinstance(error, Dropped):
-            frame.data.is_open = False
-        elif frame.at in self._recording:
-            self._leave_recording(frame)
-        return None
-
-    def pause(self, frame: Frame) -> None:
-        if frame.at in self._recording:
-            frame.data.suspend()
-
-    def resume(self, frame: Frame) -> None:
-        if frame.at in self._recording:
-            frame.data.__enter__()
-
-    def _leave_recording(self, frame: Frame) -> None:
-        frame.at = self._recorded
-        frame.data.__exit__(None, None, None)
-        frame.context.absorb(frame.inner)
-
-
-@final
-class AsGraph(Recorded[T]):
-    """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
-    graph once. The graph lives until the device is past the run."""
-
-    _recording, _recorded = (1,), 2
-
-    def __init__(self, operation: DeviceOperation[T]) -> None:
-        self._parts = (operation,)
-        self._called = operation.traced_name()
-        super().__init__(operation)
-        self.consume()
-
-    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
-        context = frame.context
-        if not frame.at:
-            frame.data = recording = Recording(context.stream, of_run=True)
-            frame.inner = context.part(recording)
-            frame.at = 1
-            recording.__enter__()
-            part: DeviceOperation[Any] = self._parts[0]
-            return part
-        recording = frame.data
-        recording.results.clear()
-        self._leave_recording(frame)
-        _instantiate(context, recording, []).launch(context, ())
-        frame.result = result
-        return None
-
-
-def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
-    """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches,
-    but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
-    operations."""
-    operation.consume()
-    recording = Recording(require_stream(stream), rehearses=True)
-    context = ExecutionContext(stream, recording)
-    with recording:
-        try:
-            operation.run(context)
-        except Unknown:
-            pass
-        except BaseException as error:
-            raise_if_nested(error, operation)
-            raise
-        finally:
-            discard(context)
 
 
 def _finish(
@@ -683,7 +503,7 @@ def _finish(
     operations."""
     context.runtime.reclaimer.sweep()  # frees earlier graphs, even if nothing was run in between
     try:
-        captured = _instantiate(context, recording, [*context.kept, output])
+        captured = instantiate(context, recording, [*context.kept, output])
         mark = context.timeline.mark()
         mark.synchronize()
     except BaseException:
@@ -692,30 +512,3 @@ def _finish(
     for report in context.faults:
         report.raise_fault()
     return CudaGraph(context.stream, captured, output, again)
-
-
-def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any]) -> _Captured:
-    """Lets the temporaries of a recording share memory, and makes the recording's graph."""
-    memory = share_memory(recording.nodes, recording.made, context.timeline)
-    device = context.device
-    driver = device.driver
-    graphs = provided(driver.graphs, "graphs")
-    stream = driver.create_stream(device.id)
-    try:
-        graphs.begin_capture(stream)
-        try:
-            recording.replay_into(graphs, stream)
-        except BaseException:
-            with suppress(DeviceError):
-                graphs.destroy_graph(graphs.end_capture(stream))
-            raise
-        return _Captured(device, graphs.end_capture(stream), recording, kept, memory)
-    finally:
-        driver.destroy_stream(stream)
-
-
-def discard(context: ExecutionContext) -> None:
-    """Discards a capture. Work that ran outside the graph keeps its memory until the device is past it."""
-    with suppress(DeviceError):
-        context.wait_for_joined()
-    context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

@@ -27,9 +27,8 @@ from oxide.runtime.devices.scheduling import find_device, picked_stream, require
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
 from oxide.runtime.memory.memory import Arc, DeviceBox
 from oxide.runtime.ordering.stream import Stream
-from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting
-from oxide.runtime.submission.walk import Frame, Submittable
+from oxide.runtime.submission.walk import Frame, Submittable, TooDeep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,33 +145,23 @@ class DeviceOperation(Submittable[T_co]):
 
     def to_host(self) -> DeviceOperation[NDArray[Any]]:
         """Copies the result to the host, as ``d2h`` does."""
-        from oxide.runtime.operations.transfers import d2h
-
-        return d2h(self)
+        return transfers.d2h(self)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOperation[DeviceBox]:
         """Yields the resulting box with another shape: see ``DeviceBox.reshape``."""
-        from oxide.runtime.operations.tiles import Reshaped
-
-        return Reshaped(self, shape)
+        return transfers.Reshaped(self, shape)
 
     def partition(self, tile_shape: int | tuple[int, ...]) -> DeviceOperation[Partition]:
         """Yields the resulting box as tiles of a shape, for a tile kernel: see ``DeviceBox.partition``."""
-        from oxide.runtime.operations.tiles import Partitioned
-
-        return Partitioned(self, tile_shape)
+        return transfers.Partitioned(self, tile_shape)
 
     def unpartition(self) -> DeviceOperation[DeviceBox]:
         """Yields the box of the resulting ``Partition``."""
-        from oxide.runtime.operations.tiles import Unpartitioned
-
-        return Unpartitioned(self)
+        return transfers.Unpartitioned(self)
 
     def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
         """Copies the resulting box to another device, as the function ``to_device`` does."""
-        from oxide.runtime.operations.peer_copies import to_device
-
-        return to_device(self, device)
+        return transfers.to_device(self, device)
 
     def on(self, device: int | Device) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
@@ -182,9 +171,7 @@ class DeviceOperation(Submittable[T_co]):
         ``and_then``, ``map`` and the like add to a placed operation run on its device, too. Raises ``TypeError`` if
         ``device`` is no device. Running raises ``DeviceError`` if the device is not set up.
         """
-        from oxide.runtime.operations.on_device import OnDevice
-
-        return OnDevice(self, device)
+        return combinators.OnDevice(self, device)
 
     # Capturing
 
@@ -410,12 +397,13 @@ def spec_of(given: object) -> Spec:
     return BoxSpec(plain.shape, plain.dtype) if isinstance(plain, DeviceBox) else None
 
 
-def consume(given: Iterable[object]) -> None:
-    """Marks the operations among arguments as used, so that none warns when it is dropped because another is
-    refused."""
-    for each in given:
-        if isinstance(each, DeviceOperation):
-            each.consume()
+def consume(given: Iterable[object]) -> list[DeviceOperation[Any]]:
+    """Returns the operations among arguments, and marks them as used, so that none warns when it is dropped because
+    another is refused."""
+    found = [each for each in given if isinstance(each, DeviceOperation)]
+    for each in found:
+        each.consume()
+    return found
 
 
 def done(result: T) -> DeviceOperation[T]:
@@ -506,7 +494,7 @@ def refuse_stage(function: object, where: str) -> None:
     """Raises ``TypeError`` for a stage whose function cannot be called, or is async."""
     if not callable(function):
         raise no_function(function, where)
-    if is_async(function):
+    if isinstance(function, FunctionType) and function.__code__.co_flags & CO_COROUTINE:
         raise async_function(function, where)
 
 
@@ -514,10 +502,6 @@ def no_function(found: object, where: str) -> TypeError:
     """Returns the error for an argument that is not callable."""
     hint = "; write a lambda that returns the operation" if isinstance(found, DeviceOperation) else ""
     return TypeError(f"{where} takes a function, not {type(found).__name__}{hint}")
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & CO_COROUTINE)
 
 
 def async_function(function: Callable[..., Any], where: str) -> TypeError:
@@ -557,5 +541,6 @@ core.setup(
     CoroutineType=CoroutineType,
 )
 
-# At the end, because the two modules import each other. Inside the methods, an import would take 1 µs at each call.
+# At the end, because the modules import each other. Inside the methods, an import would take 1 µs at each call.
 import oxide.runtime.operations.combinators as combinators  # noqa: E402
+import oxide.runtime.operations.transfers as transfers  # noqa: E402

@@ -17,14 +17,13 @@ from oxide.host.locks import is_interrupt
 from oxide.runtime.awaiting.loading import compiled_beside
 from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.scheduling import picked_stream, require_stream
+from oxide.runtime.operations.captured_graph import Recorded, discard, record
 from oxide.runtime.operations.fusing import Known, fuse
-from oxide.runtime.operations.graph import Recorded, discard
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, done
 from oxide.runtime.ordering.stream import Stream
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
-from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.stops import Unknown
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.submission.walk import Frame
@@ -167,32 +166,31 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     operation.consume()
     recording = Recording(require_stream(stream), rehearses=True, explains=True)
     context = ExecutionContext(stream, recording)
-    try:
-        with recording:
-            with suppress(Unknown):  # what depends on a function that sees host data is not known
-                context.keep(operation.run(context))  # the program would hold the result
-            recording.results.clear()
-            before = _listed(recording.nodes)
-            report = fuse(context)
-            after = _listed(recording.nodes)
-            pieces = parts(dependencies(recording.nodes))
-            memory = share_memory(recording.nodes, recording.made, context.timeline)
-    except BaseException as error:
-        raise_if_nested(error, operation)
-        raise
-    finally:
-        discard(context)
-    lanes = len(set(lanes_of([part.after for part in pieces])))
-    lines = [
-        str(report),
-        f"memory of its own boxes: {memory}",
-        f"streams that its branches can use: {lanes}",
-        "before:",
-        *before,
-        "after:",
-        *after,
-    ]
-    return "\n".join(lines)
+
+    def work() -> str:
+        with suppress(Unknown):  # what depends on a function that sees host data is not known
+            context.keep(operation.run(context))  # the program would hold the result
+        recording.results.clear()
+        before = _listed(recording.nodes)
+        report = fuse(context)
+        after = _listed(recording.nodes)
+        pieces = parts(dependencies(recording.nodes))
+        memory = share_memory(recording.nodes, recording.made, context.timeline)
+        lanes = len(set(lanes_of([part.after for part in pieces])))
+        lines = [
+            str(report),
+            f"memory of its own boxes: {memory}",
+            f"streams that its branches can use: {lanes}",
+            "before:",
+            *before,
+            "after:",
+            *after,
+        ]
+        return "\n".join(lines)
+
+    text = record(context, operation, work)
+    discard(context)
+    return text
 
 
 def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:

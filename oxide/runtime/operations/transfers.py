@@ -1,4 +1,4 @@
-"""Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
+"""Operations that move data, h2d, d2h, dup, memcpy and to_device, and the views of a result: reshape, partition.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
 ``memory/pinned.py`` has measurements.
@@ -6,56 +6,51 @@ Host data goes through page-locked buffers in both directions, so that submittin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+import math
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
 from oxide.host import core
 from oxide.host.core import new_box
 from oxide.host.host_arrays import host_array
-from oxide.host.messages import byte_count, dtype_name, written
-from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
+from oxide.host.messages import byte_count, written
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
-from oxide.runtime.devices.runtime import current_runtime
+from oxide.runtime.devices.runtime import Device
+from oxide.runtime.devices.scheduling import find_device, placed_number, require_placement
 from oxide.runtime.memory.memory import (
     Arc,
     DeviceBox,
     Partition,
     number_of_elements,
-    parse_shape,
     require_data,
     require_device,
-    require_number,
     require_runtime,
 )
 from oxide.runtime.memory.pinned import AT_ONCE_BYTES, is_pinned
+from oxide.runtime.memory.strides import parse_tile_shape
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
+from oxide.runtime.operations.new_boxes import NewBox
+from oxide.runtime.operations.operation import (
+    BoxSpec,
+    Depiction,
+    DeviceOperation,
+    OfArguments,
+    Spec,
+    consume,
+    spec_of,
+)
 from oxide.runtime.submission import staging
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.raw_memory import copy_bytes
 from oxide.runtime.submission.staging import download, upload
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from oxide.language.types import ScalarType
-
-    DType = ScalarType | np.dtype[Any] | type | str
-    Shape = int | tuple[int, ...]
-
 T_co = TypeVar("T_co", covariant=True)
-
-_F32: Final = f32
-_FLOAT32: Final = np.dtype(np.float32)
-
-
-def _new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
-    """Does what ``new_box`` does, in a recording or with memory that is lent, too."""
-    if context.recording is not None:
-        context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
-    return DeviceBox(context.allocated(number_of_elements(shape) * dtype.itemsize, shape, dtype), shape, dtype)
 
 
 def _announce(array: NDArray[Any]) -> None:
@@ -73,33 +68,6 @@ def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[
         if any(begin < last and first < end for first, last in recording.downloads):
             raise NotRecordable  # a plan uploads before everything else, and this array is not there yet
     context.at_launch(box, lambda now, to: upload(now, to, array))
-
-
-class NewBox(DeviceOperation[DeviceBox]):
-    """An operation that yields a new box, whose shape and dtype are known before the run."""
-
-    _may_download = False
-    _from_host = False  # whether a run copies from the host
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        super().__init__()
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        return new_box(context, self._shape, self._dtype)
-
-    def spec(self) -> Spec:
-        return BoxSpec(self._shape, self._dtype)
-
-    def depict(self) -> Depiction:
-        size = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
-        if self._from_host:
-            return "copy", self._called, ("host to device", size), ()
-        return "memory", self._called, (size,), ()
-
-    def __repr__(self) -> str:
-        return f"<oxide operation {self._called} of {describe(self._shape, self._dtype)}>"
 
 
 @final
@@ -219,117 +187,6 @@ def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 
 @final
-class Full(NewBox):
-    _called = "full"
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
-        # Every driver fills bytes fastest, and zero is all zero bytes in every dtype.
-        self._pattern = element if any(element) else b"\0"
-        super().__init__(shape, dtype)
-
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        box = new_box(context, self._shape, self._dtype)
-        if box.nbytes:
-            count = box.nbytes // len(self._pattern)
-            with context.submission_lock, context.ordered([], [box._allocation]):
-                context.driver.fill(box.ptr, self._pattern, count, context.timeline.handle)
-        return box
-
-    def depict(self) -> Depiction:
-        kind, title, lines, inputs = super().depict()
-        return kind, title if any(self._pattern) else "zeros", lines, inputs
-
-
-@final
-class Empty(NewBox):
-    _called = "empty"
-
-
-def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
-    """Returns an uninitialised NumPy array in page-locked memory, which ``h2d`` copies from without staging.
-
-    Its memory returns to the pool when the last array on it is dropped and no copy in flight needs it.
-    Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
-    """
-    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype, "pinned_empty")
-    if resolved.hasobject:
-        raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
-    nbytes = number_of_elements(sizes) * resolved.itemsize
-    if not nbytes:
-        return np.empty(sizes, resolved)
-    return current_runtime().pinned.acquire(nbytes).array(sizes, resolved)
-
-
-def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
-    return Empty(parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
-
-
-def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """Makes a box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not
-    fit."""
-    resolved = as_dtype(dtype, "full")
-    require_number(resolved, "full")
-    if of_narrow_scalar(x) is not None:
-        x = float(x.real)
-    if not isinstance(x, (int, float, complex, np.number, np.bool_)):
-        raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
-    if resolved.itemsize > 16:
-        raise TypeError(f"full: {resolved} elements are wider than 16 bytes; use h2d(numpy.full(…))")
-    return Full(parse_shape(shape, "full"), resolved, _element(x, resolved))
-
-
-def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
-    """Returns the bytes of a number as an element of ``dtype``. Raises ``OverflowError`` or ``TypeError``."""
-    real = dtype.kind in "iu" or is_float(dtype)
-    if real and x.imag != 0:
-        raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
-    number: Any = x.real if real else x
-    finite = not isinstance(number, (float, complex, np.inexact)) or bool(np.isfinite(number))
-    if dtype.kind in "iu":
-        if number != number or (finite and int(number) != number):
-            raise TypeError(f"full: {x!r} is no {dtype}; give a whole number, or a dtype of floating point")
-        limits = np.iinfo(dtype)
-        if not finite or not limits.min <= int(number) <= limits.max:
-            raise OverflowError(
-                f"full: {written(x)} does not fit {dtype}, which holds {limits.min} to {limits.max}; give one of "
-                "these, or another dtype"
-            )
-        return np.array(int(number), dtype).tobytes()
-    try:
-        if dtype.isbuiltin != 1 and (scalar := of_dtype(dtype)) is not None:
-            return _narrow_element(scalar, float(number))
-        with np.errstate(over="ignore"):
-            element = np.array(number, dtype)
-        held = not finite or bool(np.isfinite(element))
-    except OverflowError:  # an integer beyond every float
-        held = False
-    if not held:
-        raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
-    return element.tobytes()
-
-
-def _narrow_element(scalar: ScalarType, number: float) -> bytes:
-    """Returns the bytes of a number as a type of ``ml_dtypes``. Raises ``OverflowError``."""
-    from oxide.language import narrow  # imported here: few programs need it
-
-    bits = narrow.encoded(scalar.name, number)
-    if bits is None:
-        raise OverflowError
-    return bits.to_bytes(scalar.bits // 8, "little")
-
-
-def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """Makes a box of zeros; ``shape`` is an int or a tuple."""
-    return Full(parse_shape(shape, "zeros"), data_dtype(dtype, "zeros"), b"\0")
-
-
-def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
-    """Makes a box of ones; ``shape`` is an int or a tuple."""
-    return full(parse_shape(shape, "ones"), 1, as_dtype(dtype, "ones"))
-
-
-@final
 class Duplicate(OfBox[DeviceBox]):
     _called = "dup"
 
@@ -424,6 +281,125 @@ def memcpy(
     return Memcpy(destination, source)
 
 
+@final
+class ToDevice(OfArguments[DeviceBox]):
+    _called = "to_device"
+
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
+        self._box = box
+        consume([box])
+        self._target = require_placement(device, "to_device")
+        super().__init__(box)
+        self._composed = True
+
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        if frame.at == 2:
+            frame.result = result
+            return None
+        if frame.at == 0 and self._parts:
+            frame.at = 1
+            part: DeviceOperation[Any] = self._parts[0]
+            return part
+        source = require_box(result if self._parts else self._box, "to_device")
+        require_runtime(source, frame.context.device, "to_device")
+        frame.at = 2
+        return _Arrival(source, find_device(frame.context.runtime, self._target))
+
+    def spec(self) -> Spec:
+        return spec_of(self._box)
+
+    def depict(self) -> Depiction:
+        return "copy", "to_device", (f"to device {written(placed_number(self._target))}",), (("", self._box),)
+
+
+@final
+class _Arrival(DeviceOperation[DeviceBox]):
+    """An operation that copies a box of any device to ``device``."""
+
+    def __init__(self, source: DeviceBox, device: Device) -> None:
+        self._source = source
+        super().__init__()
+        self.consume()
+        self._placed, self._placement = True, device
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        copy = new_box(context, self._source.shape, self._source.dtype)
+        copy_box(context, copy, self._source)
+        return copy
+
+
+def to_device(
+    box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
+) -> DeviceOperation[DeviceBox]:
+    """Copies a box to a device: directly between two devices if the hardware can, or within one device.
+
+    Always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
+    avoid the copy, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and
+    a device's number or one of ``devices()``. The operation may be run on any device. Later stages run on the device
+    that runs the operation, and not on the target: for a stage on device 1, the function ``f`` in
+    ``op.to_device(1).and_then(f)`` must return an operation that is placed with ``.on(1)``. Raises ``TypeError`` for
+    other arguments.
+    """
+    if not isinstance(box, DeviceOperation):
+        require_box(box, "to_device")
+    return ToDevice(box, device)
+
+
+# Views
+
+
+@final
+class Partitioned(OfBox[Partition]):
+    """The operation that ``op.partition(tile_shape)`` returns. ``source`` yields the box."""
+
+    def __init__(self, source: DeviceOperation[Any], tile_shape: Any) -> None:
+        known = source.spec()
+        self.source = source
+        self.tile_shape = parse_tile_shape(tile_shape, known.shape if isinstance(known, BoxSpec) else None)
+        super().__init__(source)
+
+    def submit(self, context: ExecutionContext, *arguments: Any) -> Partition:
+        return Partition(require_box(arguments[0], "partition"), self.tile_shape)
+
+    def depict(self) -> Depiction:
+        return "", f"in tiles of {'x'.join(map(str, self.tile_shape))}", (), (("", self._box),)
+
+
+@final
+class Unpartitioned(OfBox[DeviceBox]):
+    def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
+        found = arguments[0].value if isinstance(arguments[0], Arc) else arguments[0]
+        if not isinstance(found, Partition):
+            raise TypeError(f"unpartition takes an operation that yields a Partition, and this yields {found!r}")
+        return found.box
+
+    def depict(self) -> Depiction:
+        return "", "unpartition", (), (("", self._box),)
+
+
+@final
+class Reshaped(OfBox[DeviceBox]):
+    def __init__(self, source: DeviceOperation[Any], shape: tuple[Any, ...]) -> None:
+        self._shape = shape
+        super().__init__(source)
+
+    def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
+        return require_box(arguments[0], "reshape").reshape(*self._shape)
+
+    def spec(self) -> Spec:
+        known = spec_of(self._box)
+        sizes = self._shape[0] if len(self._shape) == 1 and isinstance(self._shape[0], tuple) else self._shape
+        if not isinstance(known, BoxSpec) or not all(type(size) is int and size >= 0 for size in sizes):
+            return None
+        return BoxSpec(tuple(sizes), known.dtype) if math.prod(sizes) == math.prod(known.shape) else None
+
+    def depict(self) -> Depiction:
+        return "", "reshape", (), (("", self._box),)
+
+
+# The copies themselves
+
+
 def require_box(thing: object, what: str) -> DeviceBox:
     """Returns the box, taken out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
     box = thing.value if isinstance(thing, Arc) else thing
@@ -505,17 +481,5 @@ def _overlap(destination: DeviceBox, source: DeviceBox) -> bool:
     return destination.device is source.device and low < end and begin < high
 
 
-def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Returns a text with the shape and dtype of an array, for messages."""
-    return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
-
-
-def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a box. Raises ``TypeError`` for a dtype that a box cannot have."""
-    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
-    require_data(resolved, what)
-    return resolved
-
-
-core.setup(downloads=d2h, new_box=_new_box)
+core.setup(downloads=d2h)
 ROLES.update({id(d2h): DOWNLOADS, id(h2d): UPLOADS, id(memcpy): UPLOADS, id(dup): HANDLES})

@@ -127,12 +127,6 @@ class Recording:
         """Ends the effect of ``__enter__`` while the walk of the recorded run has stopped."""
         current_capture.set(self._before)
 
-    @property
-    def is_of_run(self) -> bool:
-        """Returns whether the recorded work runs once, as a part of a run. If it does, no later launch can fill
-        declared inputs."""
-        return self.of_run or self.outer is not None
-
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
@@ -165,15 +159,6 @@ class Recording:
             )
 
     # Bodies of conditionals
-
-    def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
-        """Calls ``record()``, appends the nodes that it records to ``nodes``, and returns its result: see
-        ``begin_body``."""
-        outer = self.begin_body(what, nodes)
-        try:
-            return record()
-        finally:
-            self.end_body(outer)
 
     def begin_body(self, what: str, nodes: list[PlanNode]) -> tuple[list[PlanNode], tuple[str, ...], int]:
         """Begins to record the body of a conditional, whose nodes are appended to ``nodes``. ``what`` names the body in

@@ -138,9 +138,8 @@ def submit_lent(operation: Submittable[T], stream: Stream, lender: Lender, captu
                 )
             stream._adopt(Submission(context, result, operation.title()))
     except BaseException as error:
-        if captures:
-            context.settle(context.timeline.advance())
-        else:
+        if not captures:
             give_up(context, operation, error)
+        context.settle(context.timeline.advance())
         raise
     return result

@@ -24,7 +24,7 @@ from oxide.runtime.submission.staging import upload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from oxide.runtime.submission.context_state import ContextState
+    from oxide.runtime.submission.staging import ContextState
 
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
@@ -38,17 +38,20 @@ from oxide.runtime.memory import staging_ring
 from oxide.runtime.memory.moves import Moves, copy_now, copy_pool
 from oxide.runtime.memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 from oxide.runtime.memory.staging_ring import StagingSlot, Turns
-from oxide.runtime.submission.poison import is_wanted, poison
+from oxide.runtime.submission.host_copies import is_wanted, poison
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from numpy.typing import NDArray
 
+    from oxide.runtime.devices.runtime import Device, Runtime
     from oxide.runtime.memory.allocation import Allocation
     from oxide.runtime.memory.memory import DeviceBox
+    from oxide.runtime.memory.reclaim import Visible
     from oxide.runtime.ordering.timeline import Timeline
-    from oxide.runtime.submission.context_state import ContextState
 
 SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
@@ -62,9 +65,37 @@ _SLOTS = 4  # one being filled, one in transfer, and two in between
 _LANE_BYTES = 16 << 20  # the most memory of a lane with small chunks, which are filled that far ahead of the transfer
 _MUCH_LARGER = 8
 
-_NOTHING: Final[list[Allocation]] = []
-
 _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submission", default=False)
+
+
+class ContextState(Protocol):
+    """A run's context, as the copies that it submits know it: ``ExecutionContext`` says what each of these is."""
+
+    device: Device
+    driver: Any
+    runtime: Runtime
+    timeline: Timeline
+    visible: Visible | None
+    waitless: str
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def recording(self) -> Any: ...
+
+    @property
+    def submission_lock(self) -> Any: ...
+
+    def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation: ...
+
+    def at_launch(self, box: DeviceBox, function: Callable[[Any, DeviceBox], None]) -> None: ...
+
+    def keep(self, thing: object) -> None: ...
+
+    def note_host_copy(self, array: Any = None) -> None: ...
+
+    def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> AbstractContextManager[object]: ...
 
 
 @final
@@ -162,19 +193,12 @@ def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
 
 def _copy_host(context: ContextState, box: DeviceBox, host: int, up: bool) -> None:
     """Does what ``copy_host`` does, in a recording, too."""
-    this = [box._allocation]
-    reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
-    submitted = False
-    with context.submission_lock:
-        context.begin(reads, writes)
-        try:
-            if up:
-                context.driver.copy_to_device(box._ptr, host, box._nbytes, context.timeline.handle)
-            else:
-                context.driver.copy_to_host(host, box._ptr, box._nbytes, context.timeline.handle)
-            submitted = True
-        finally:
-            context.end(reads, writes, submitted=submitted)
+    memory, stream = [box._allocation], context.timeline.handle
+    with context.submission_lock, context.ordered([] if up else memory, memory if up else []):
+        if up:
+            context.driver.copy_to_device(box._ptr, host, box._nbytes, stream)
+        else:
+            context.driver.copy_to_host(host, box._ptr, box._nbytes, stream)
 
 
 def is_read_by_device(context: ContextState, array: object) -> bool:

@@ -28,11 +28,9 @@ from oxide.runtime.memory.reclaim import Run
 from oxide.runtime.ordering.stream import Stream, current_capture, refuse_in_capture
 from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
-from oxide.runtime.submission.host_copies import HostCopies
-from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.submission.poison import handed_out, is_stepped, is_wanted
+from oxide.runtime.submission.host_copies import HostCopies, is_stepped, is_wanted
 from oxide.runtime.submission.stops import Faulted, HostData, Stop
-from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain
+from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain, raise_if_nested
 
 if TYPE_CHECKING:
     import numpy as np
@@ -472,7 +470,6 @@ class Paused(Generic[T]):
             self._held, self.stop = Held(walk), stop
         except BaseException as error:
             give_up(context, operation, error)
-            raise
         return None
 
     def fail(self, error: Exception) -> None:
@@ -502,7 +499,6 @@ def _submit_slowly(walk: Walk[T], error: BaseException | None) -> Submission[T] 
         return Submission(context, walk.result, operation.title()) if stop is None else Paused(walk, stop)
     except BaseException as raised:
         give_up(context, operation, raised)
-        raise
 
 
 def _note_array(context: ExecutionContext, array: NDArray[Any]) -> None:
@@ -510,20 +506,6 @@ def _note_array(context: ExecutionContext, array: NDArray[Any]) -> None:
     if is_wanted() and not is_stepped(context.device.driver):
         assert context.copies is not None
         context.copies.arrays.append(array)
-
-
-def _handed_out(result: Any, copies: HostCopies, stream: Stream) -> Any:
-    """Returns the result of a call that does not wait, perhaps with poisoned arrays."""
-    return handed_out(result, copies.arrays, stream) if copies.arrays else result
-
-
-def _give_up(context: ExecutionContext, operation: Submittable[Any], error: BaseException) -> NoReturn:
-    """Cleans up after a run whose submission failed, and raises the error."""
-    try:
-        give_up(context, operation, error)
-        raise error
-    finally:
-        del error  # a frame that its traceback has must not refer to it
 
 
 def _give_up_blocked(
@@ -561,9 +543,9 @@ def not_waiting(call: str, stage: str) -> OrderingError:
     )
 
 
-def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
-    """Cleans up after a run whose submission failed: keeps the memory of the work that was submitted before ``error``,
-    and adds a note about the operation to the error."""
+def give_up(context: ExecutionContext, operation: Submittable[Any], error: BaseException) -> NoReturn:
+    """Cleans up after a run whose submission failed: keeps the memory of the work that was submitted before ``error``.
+    Raises the error, with a note about the operation."""
     device = context.device
     if is_interrupt(error):
         context.interrupted()
@@ -579,6 +561,10 @@ def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseExc
     if isinstance(error, DeviceLostError) and device.lost is None:
         device.lost = error
     raise_if_nested(error, operation)
+    try:
+        raise error
+    finally:
+        del error  # a frame that its traceback has must not refer to it
 
 
 def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
@@ -594,10 +580,8 @@ core.setup(
     Context=ExecutionContext,
     Submission=Submission,
     capture=current_capture.get,
-    give_up=_give_up,
+    give_up=give_up,
     give_up_blocked=_give_up_blocked,
-    handed_out=_handed_out,
-    poisons=is_wanted,
     new_visible=_new_visible,
     note_array=_note_array,
     raise_fault=_raise_fault,

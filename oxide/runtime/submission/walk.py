@@ -25,10 +25,16 @@ then forgotten. If no frame does so, ``go_on`` raises the error.
 memory that it submits (``host_copies.py``). A chain reads the count before its source begins. Before a stage calls a
 function of the program, the walk stops for the copies that were submitted since then
 (``ExecutionContext.wait_for_data``). Results are not searched. Copies of other parts of a ``zip`` are not waited for.
+
+*Nesting.* Operations inside one another take none of Python's stack. Chains of ``and_then``, ``map`` and ``inspect``,
+and ``shared`` operations that follow one another, may have any length; the walk's own stack has a limit (``TooDeep``).
 """
 
 from __future__ import annotations
 
+import ctypes
+import re
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -37,7 +43,6 @@ from oxide.host.locks import is_interrupt
 from oxide.runtime.devices.fault_records import add_note_once
 from oxide.runtime.devices.scheduling import find_device, picked_stream
 from oxide.runtime.submission.capture import NotRecordable
-from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.stops import Dropped, Faulted, PlanEnds, Stop
 from oxide.runtime.tracepoints import TracedRun, points
 
@@ -48,6 +53,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result", covariant=True)
 T = TypeVar("T")
+
+_LEAST = 30
+"""The fewest walks inside one another that explain a full stack of Python's: with fewer, a function of the program used
+it up."""
+
+_IN_CTYPES = re.compile(r"argument \d+: RecursionError: ")
+"""The beginning of the message that ctypes gives to an error which arose while it converted an argument."""
 
 
 class Submittable(core.Operation, Generic[Result]):
@@ -298,6 +310,39 @@ class Walk(core.Walk, Generic[T]):
         for frame in self._frames:
             frame.context.traced = frame.inner.traced = run
             _name(run, frame.operation)
+
+
+class TooDeep(RecursionError):
+    """Raised by a walk whose stack is full. That stack is as deep as Python's may be (``sys.getrecursionlimit()``): a
+    function of ``and_then`` that returns its own ``and_then`` without end would otherwise take all memory."""
+
+    def __init__(self) -> None:
+        super().__init__("operations are nested too deep")
+
+
+def raise_if_nested(error: BaseException, operation: object) -> None:
+    """Raises a ``RecursionError`` with advice if ``error`` is one that nested operations caused. If the stack was full
+    in a call of a native function, ``error`` is the ``ArgumentError`` that ctypes has made of the ``RecursionError``,
+    and a ``RecursionError`` is raised for it too."""
+    in_ctypes = isinstance(error, ctypes.ArgumentError) and _IN_CTYPES.match(str(error)) is not None
+    if not in_ctypes and not isinstance(error, RecursionError):
+        return
+    trace, depth = error.__traceback__, 0
+    while trace is not None:
+        depth += trace.tb_frame.f_code is Walk.go_on.__code__
+        trace = trace.tb_next
+    if depth >= _LEAST or isinstance(error, TooDeep):
+        raise RecursionError(
+            f"{operation!r} has more operations inside one another than the {sys.getrecursionlimit()} that "
+            f"sys.getrecursionlimit() allows. Chains of and_then, map and inspect may have any length, and shared() "
+            f"may follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of earlier launches in "
+            f"an and_then, and write a function that returns its own and_then as a loop"
+        ) from None
+    if in_ctypes:
+        found = RecursionError("maximum recursion depth exceeded in a call of a native function")
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
+        raise found.with_traceback(error.__traceback__) from None
 
 
 def _run_in_python(operation: Submittable[T], context: ExecutionContext) -> T:

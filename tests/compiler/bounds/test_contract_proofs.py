@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oxide import BoundsError, LaunchError, kernel
 from oxide.compiler.kernel.kernel import Kernel
-from tests.compiler.bounds.test_loop_checks import HEAD, build, compare
+from tests.compiler.bounds.test_loop_checks import HEAD, build, compare, matrix_of
 from tests.compiler.native_runner import fault_of, run_blocks
 
 CONTRACTS = [
@@ -115,7 +115,8 @@ def fault(contracts: tuple[str, ...], head: str, lines: list[str], *numbers: int
     source = head + "".join(f"        {line}\n" for line in [*lines, "element.value = acc"])
     each: Kernel = kernel(requires=contracts)(build(source).function)
     x, w, out = np.zeros(length, np.int64), np.arange(8, dtype=np.int64), np.zeros(1, np.int64)
-    found = fault_of(each, run_blocks(each, (1, 1, 1), (1, 1, 1), *numbers, x, w, out))
+    a, b = (matrix_of(elements, 1) for elements in (x, w))
+    found = fault_of(each, run_blocks(each, (1, 1, 1), (1, 1, 1), *numbers, x, w, a, b, out))
     assert isinstance(found, BoundsError)
     return found.parameter, found.index, found.length
 

@@ -15,6 +15,7 @@ import pytest
 from numba import cuda
 
 from oxide import (
+    Array,
     AtomicSlice,
     BoundsError,
     DisjointSlice,
@@ -260,7 +261,7 @@ def down(x, i):  # type: ignore[no-untyped-def]
 
 def test_a_fault_in_a_function_that_calls_itself_ends_the_thread_too() -> None:
     @kernel
-    def descending(x: Slice[i64], y):  # type: ignore[no-untyped-def]
+    def descending(x: Slice[i64], y: Array[i64, 1]) -> None:  # type: ignore[valid-type]
         y[0] = down(x, 12)
 
     y = h2d(np.zeros(1, np.int64)).sync()

@@ -32,7 +32,7 @@ from oxide.compiler.cache.fingerprint import Unknown, fingerprint
 from oxide.compiler.kernel import specialization
 from oxide.compiler.signature.untyped_arguments import NumberType, identity
 from oxide.host import disk
-from oxide.runtime.launching.untyped import argument_type_of
+from oxide.runtime.launching.specializing import argument_type_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -82,7 +82,7 @@ def test_every_name_in_an_advice_exists(text: str) -> None:
 
 def test_the_lookup_finds_what_is_missing() -> None:
     assert all(map(exists, ("math.exp", "kernel.resources.local_bytes", "oxide_kernels.ops.reduce_sum")))
-    assert not any(map(exists, ("math.add", "thread.index_3d", "kernel.forall")))
+    assert not any(map(exists, ("math.add", "thread.index_4d", "kernel.forall")))
 
 
 def test_what_is_refused_by_name_is_a_name_of_python_and_numpy() -> None:

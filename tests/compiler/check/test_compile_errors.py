@@ -342,14 +342,14 @@ def test_outside_objects_that_kernels_cannot_use_are_named() -> None:
         x = math.fsum((a[0],))  # here
 
     def of_a_module(a: Slice[f32]) -> None:
-        x = thread.index_3d()  # type: ignore[attr-defined]  # here
+        x = thread.index_4d()  # type: ignore[attr-defined]  # here
 
     refuse(undefined, "nothing_of_this_name is not defined")
     refuse(of_a_list, "A_LIST is a list")
     refuse(of_an_array, "AN_ARRAY is an array of complex256; constant arrays are of")
     refuse(of_a_function, "ordinary is an ordinary Python function: mark it with @device")
     refuse(of_math, "math.fsum keeps a list of sums, which kernels cannot: add in f64")
-    refuse(of_a_module, "thread has no index_3d")
+    refuse(of_a_module, "thread has no index_4d")
 
 
 def test_recursion_is_refused() -> None:

@@ -63,12 +63,13 @@ def run(outside: str, body: str, h: str = "AtomicSlice[i32]") -> float:
 LOOP = "for w in W:\n    e.value += w"
 CURES = [
     # what is outside the kernel, the wrong body, what is said, the same cured, and the result
-    ("", "v: f32 = x[0] + 1\ne.value = v", "write v = f32(x[0] + 1)", "", "v = f32(x[0] + 1)\ne.value = v", 2),
-    ("", "v: u32 = x[0]\ne.value = v", "write v = u32(x[0])", "", "v = u32(x[0])\ne.value = v", 1),
-    ("", "v: np.float32 = x[0]\ne.value = v", "write v = f32(x[0])", "", "v = f32(x[0])\ne.value = v", 1),
-    ("", "v: float = x[0]\ne.value = v", "write v = x[0]", "", "v = x[0]\ne.value = v", 1),
+    ("", "v: i8 = 300\ne.value = v", "300, which does not fit; i8 holds -128", "", "v: i16 = 300\ne.value = v", 300),
+    ("", "v: u32 = x[0]\ne.value = v", "the value is f32; convert it, as in u32(x)",
+     "", "v: u32 = u32(x[0])\ne.value = v", 1),
+    ("", "v: np.float32 = x[0]\ne.value = v", "write v: f32", "", "v: f32 = x[0]\ne.value = v", 1),
+    ("", "v: float = x[0]\ne.value = v", "v: f32, or leave the annotation out", "", "v = x[0]\ne.value = v", 1),
     ("", "e.value: f32 = x[0]", "write e.value = f32(x[0])", "", "e.value = f32(x[0])", 1),
-    ("", "v: f32\nv = x[0]\ne.value = v", "v: f32 assigns nothing: leave", "", "v = x[0]\ne.value = v", 1),
+    ("", "v: f32\ne.value = v", "v is read here before it", "", "v: f32\nv = x[0]\ne.value = v", 1),
     ("W = 1.0, 2.0", LOOP, "write W = np.array(W, np.float32), and", "W = np.array((1.0, 2.0), np.float32)", LOOP, 3),
     ("W = [1, 2]", LOOP, "write W = np.array(W), and loop over it", "W = np.array([1, 2])", LOOP, 3),
     ("W = [True, False]", LOOP, "write W = np.array(W), and loop", "W = np.array([True, False])", LOOP, 1),

@@ -78,6 +78,27 @@ def test_the_other_rules_are_type_errors_too(tmp_path: Path, cache: Path) -> Non
     assert wrong == set(range(first, first + 6)), checked.stdout
 
 
+PLACES = """
+from oxide import DisjointSlice2, DisjointSlice3, f32, i64, kernel, thread, u32
+
+@kernel
+def places(n: u32, y: DisjointSlice2[f32], z: DisjointSlice3[f32]) -> None:
+    index = thread.index_2d()
+    element, other = y.get_mut(index), z.get_mut(thread.index_3d())
+    if element is not None and other is not None:
+        element.value = other.value + f32(index.row + index.column)
+    y.get_mut(thread.index_2d(n))
+    index.row = 3
+"""
+
+
+def test_only_an_index_with_a_width_may_be_none(tmp_path: Path, cache: Path) -> None:
+    checked = run_mypy(tmp_path, cache, PLACES)
+    wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
+    assert wrong == {10, 11}, checked.stdout
+    assert '"ThreadIndex | None"; expected "ThreadIndex"' in checked.stdout
+
+
 def test_the_kernel_library_passes(cache: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", "--follow-imports=silent"]
     done = subprocess.run([*command, "oxide_kernels"], capture_output=True, text=True, check=False, cwd=ROOT)

@@ -221,7 +221,7 @@ def conditional(n: i64, m: u8, v: f64, w: f32, y: DisjointSlice2[f64]):
         y.scatter[0, 1] = i64(n or v) - n
         y.scatter[0, 2] = i64((m and n) or w) - n
         y.scatter[0, 3] = i64((n if m else w) if n else (m if n > 7 else v)) - n
-        number = n
+        number = f64(n)
         y.scatter[0, 4] = i64(number if v < 100 else v) - n
         if v > 100:
             number = v

@@ -157,8 +157,10 @@ def test_a_shape_has_whole_blocks_along_both_axes() -> None:
     assert LaunchConfig.for_shape((30, 10)) == LaunchConfig((1, 2), (16, 16))
     assert LaunchConfig.for_shape((5, 70), (32, 8)) == LaunchConfig((3, 1), (32, 8))
     assert LaunchConfig.for_shape((0, np.int64(3))) == LaunchConfig((1, 1), (16, 16))
-    for wrong in ((3,), (3, 4, 5), 7, (3, -1), (2.0, 3), (True, 3)):
-        with pytest.raises(LaunchError, match=r"\(rows, columns\), two integers"):
+    assert LaunchConfig.for_shape((5, 30, 10), (8, 8, 4)) == LaunchConfig((2, 4, 2), (8, 8, 4))
+    assert LaunchConfig.for_shape((5, 30, 10)) == LaunchConfig((1, 2, 5), (16, 16))
+    for wrong in ((3,), (3, 4, 5, 6), 7, (3, -1), (2.0, 3), (True, 3)):
+        with pytest.raises(LaunchError, match=r"\(planes, rows, columns\), integers of 0"):
             LaunchConfig.for_shape(wrong)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ import trio
 import oxide
 from oxide import arange, gather, randn, value
 from oxide.host.messages import written
-from oxide.runtime.operations import generated_numbers
+from oxide.runtime.operations import new_boxes
 from oxide.runtime.submission import staging
 from tests.runtime.waiting import until
 
@@ -85,9 +85,9 @@ def test_aranges_number_of_elements_is_one_int(n: Any) -> None:
 def test_many_numbers_are_made_beside_the_loop_that_awaits_them(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
     go_on = threading.Event()
-    normal = generated_numbers.HostNumbers.array
+    normal = new_boxes.HostNumbers.array
 
-    def noting(self: generated_numbers.HostNumbers) -> Any:
+    def noting(self: new_boxes.HostNumbers) -> Any:
         if not self.made:
             threads.append(threading.current_thread())
             go_on.wait(30)
@@ -107,7 +107,7 @@ def test_many_numbers_are_made_beside_the_loop_that_awaits_them(monkeypatch: pyt
                 await trio.lowlevel.checkpoint()  # the loop goes on
             go_on.set()
 
-    monkeypatch.setattr(generated_numbers.HostNumbers, "array", noting)
+    monkeypatch.setattr(new_boxes.HostNumbers, "array", noting)
     trio.run(main)
     assert len(threads) == 2
     assert threading.main_thread() not in threads
@@ -127,7 +127,7 @@ def test_an_error_while_they_are_made_is_the_operations() -> None:
             raise MemoryError("no room for so many")
 
     async def main() -> None:
-        operation = generated_numbers.Generated("arange", (LARGE,), np.dtype("f4"), Refusing())
+        operation = new_boxes.Generated("arange", (LARGE,), np.dtype("f4"), Refusing())
         with pytest.raises(MemoryError, match="so many") as raised:
             await operation
         assert any("in <oxide operation arange of" in note for note in raised.value.__notes__)
@@ -143,12 +143,12 @@ def test_numbers_of_an_operation_that_was_dropped_are_not_made() -> None:
         assert await value(1) == 1
 
     made: list[object] = []
-    array = generated_numbers.HostNumbers.array
-    generated_numbers.HostNumbers.array = lambda self: made.append(self) or array(self)  # type: ignore[method-assign,func-returns-value]
+    array = new_boxes.HostNumbers.array
+    new_boxes.HostNumbers.array = lambda self: made.append(self) or array(self)  # type: ignore[method-assign,func-returns-value]
     try:
         trio.run(main)
     finally:
-        generated_numbers.HostNumbers.array = array  # type: ignore[method-assign]
+        new_boxes.HostNumbers.array = array  # type: ignore[method-assign]
     assert not made
 
 

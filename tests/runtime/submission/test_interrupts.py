@@ -16,7 +16,7 @@ from oxide.host.core import FORM
 from oxide.host.locks import DRIVER_LOCK, RUNTIME_LOCK
 from oxide.runtime.devices.fault_records import FaultPage, FaultReport
 from oxide.runtime.memory.pinned import PinnedBuffer
-from oxide.runtime.operations.graph import _Captured
+from oxide.runtime.operations.captured_graph import Captured
 from oxide.runtime.ordering.timeline import Mark
 from oxide.runtime.submission.submission import Submission
 from tests.interrupting import interrupts, needs_calls
@@ -81,7 +81,7 @@ def test_an_interrupt_at_any_place_leaves_no_lock_held(run: str) -> None:
 @needs_calls
 @pytest.mark.parametrize(
     "kind",
-    [Submission, Mark, FaultReport, FaultPage, PinnedBuffer, Stream, Event, _Captured],
+    [Submission, Mark, FaultReport, FaultPage, PinnedBuffer, Stream, Event, Captured],
     ids=lambda kind: kind.__name__,
 )
 def test_what_an_interrupt_kept_from_being_made_goes_silently(

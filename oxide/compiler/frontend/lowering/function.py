@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numba.cuda as numba_cuda
-from numba.core import errors as core_errors
 from numba.cuda import types, utils
 from numba.cuda.core import errors
 from numba.cuda.core.bytecode import FunctionIdentity
@@ -28,7 +27,7 @@ from oxide.compiler.check.rewritten import plain
 from oxide.compiler.signature.annotations import Annotation
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Lifted
-from oxide.compiler.source.source import as_written
+from oxide.compiler.source.source import as_written, with_ordinary_parameters
 from oxide.host.weak_table import WeakTable
 
 from .common import structure
@@ -70,7 +69,7 @@ class DeviceDispatcher(ContextDispatcher):
     """Compiles a function. ``frontend.py`` sets this attribute, because it imports this module and not the reverse."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
-        super().__init__(as_written(function.function), {"device": True})
+        super().__init__(with_ordinary_parameters(as_written(function.function)), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
         self.number = next(_numbers)
         """A number that makes the name of the function's type unique. numba keeps types by their names, so the name
@@ -262,16 +261,13 @@ def _read(function: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Makes every numba dispatcher compile with ``compile_function`` within the ``with`` block. If
-    ``overloads`` of the session is False, a dispatcher raises ``TypingError`` instead.
+    """Makes every numba dispatcher compile with ``compile_function`` within the ``with`` block.
 
     Also makes numba compile the form of a function that ``_read`` returns, for inlined functions too. numba holds its
     compiler lock while it types a function, so no other thread sees these changes.
     """
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
-        if not session().overloads:
-            raise core_errors.TypingError(f"{dispatcher.py_func.__name__} is not defined in kernels")
         if args not in dispatcher.overloads:
             fastmath = bool(dispatcher.targetoptions.get("fastmath"))
             fma = session().fma and not fastmath

@@ -25,9 +25,11 @@ from oxide.compiler.check import advice
 from oxide.compiler.check.constructs import unsupported
 from oxide.compiler.check.numba_errors import Failure
 from oxide.compiler.check.vocabulary import LARGEST, LEAST
+from oxide.compiler.source.annotated_locals import annotated_locals
 from oxide.compiler.source.source import Span
 from oxide.host.messages import written
 
+from .assignments import Assignment
 from .captured import outside
 from .literals import fold_integers
 from .recorded_typings import keep_types, record_widenings
@@ -49,10 +51,12 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         self.loc = self.first_loc = ColumnPlace.from_function_id(func_id)
         self._positions = tuple(func_id.code.co_positions())
         self._corrected = False
+        numbas = session().numba_style or is_numbas(func_id.filename)
+        self._annotated = {} if numbas else annotated_locals(func_id.func)
 
     def store(self, value: Any, name: str, redefine: bool = False) -> Any:
-        """Calls numba's method, after removing blocks from ``cfa._backbone``, the set of blocks in which numba's method
-        makes a new variable for an assignment.
+        """Calls numba's method. Before, converts a value that is assigned to an annotated local variable, and removes
+        blocks from ``cfa._backbone``, the set of blocks in which numba's method makes a new variable for an assignment.
 
         numba's set has each block that all paths pass through, and all blocks that are later in the bytecode use the
         new variable. But in the bytecode, the code after a ``while True`` may stand before some blocks of the loop.
@@ -70,7 +74,18 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
                 while nearest not in dominators[block]:
                     nearest = above[nearest]
             self.cfa._backbone &= kept
+        if name in self._annotated:
+            value = self._converted(value, name)
         return super().store(value, name, redefine)
+
+    def _converted(self, value: Any, name: str) -> Any:
+        """Converts a value to the type of the annotated local variable ``name``. Returns the temporary that holds the
+        result."""
+        shown = f"assignment to {name}"
+        function = numba_ir.Global(shown, Assignment(name, self._annotated[name]), self.loc)
+        called = super().store(function, f"${shown}", redefine=True)
+        call = numba_ir.Expr.call(called, [value], (), self.loc)
+        return super().store(call, f"$converted for {name}", redefine=True)
 
     def _remove_unused_temporaries(self) -> None:
         """Calls numba's method. If the session keeps types, first marks as used the temporaries that a block passes to

@@ -30,6 +30,7 @@ from .mathematics import call_device_function, call_of_floats, plain
 from .primitives import call
 from .registry import lowering_registry, note, session, typing_registry
 from .types import COMPARISONS, display, forms_of
+from .whole_numbers import end_of_chain
 
 _EXTREMES = {max: (">", "fmax"), min: ("<", "fmin")}
 _SMALLEST = {"float": 2.0**-149, "double": 5e-324}
@@ -206,7 +207,7 @@ def _lower_divmod(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     parts = []
     for function in (operator.floordiv, operator.mod):
         implementation = context.get_function(function, signature(sig.return_type.dtype, *sig.args))
-        parts.append(implementation(builder, args))
+        parts.append(end_of_chain(builder, implementation(builder, args)))
     return context.make_tuple(builder, sig.return_type, parts)
 
 

@@ -21,6 +21,7 @@ from oxide.compiler.source.faults import Widening
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 from oxide.language.vectors import VECTORS
 
+from .assignments import AssignmentType
 from .captured import ConstantArrayType
 from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .function import DeviceDispatcher, FunctionValueType
@@ -102,12 +103,21 @@ class _Keeper:
         """The target of the phi that reads each variable, by the variable's name."""
         self.order: dict[str, int] = {}
         """The positions of the phis in the function, by the names of their targets."""
+        self.of_loops: set[str] = set()
+        """The targets of the phis at the beginnings of loops."""
 
     def keep(self) -> None:
         typed = self.typed
         typed.parameters = tuple(map(name_of, self.state.args))
         typed.result = name_of(self.state.return_type)
-        statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
+        blocks = sorted(self.state.func_ir.blocks.items())
+        statements = [s for _, block in blocks for s in block.body]
+        self.of_loops = {
+            s.target.name
+            for label, block in blocks
+            for s in block.body
+            if isinstance(s, numba_ir.Assign) and _is_phi(s.value) and max(s.value.incoming_blocks, default=-1) >= label
+        }
         for statement in statements:
             self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
@@ -133,6 +143,8 @@ class _Keeper:
             if not variable.name.startswith("$"):
                 kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
                 kinds[number] = name_of(self.typemap[variable.name])
+                if variable.name in self.of_loops:
+                    self.typed.loops.setdefault(variable.unversioned_name, set()).add(number)
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name
@@ -140,8 +152,9 @@ class _Keeper:
         if not name.startswith("$"):
             known = typed.variables.setdefault(statement.target.unversioned_name, set())
             known.add(kind)
-            if isinstance(value, numba_ir.Var):
-                known.add(name_of(self.typemap[value.name]))
+            given = self._annotated(value) or value
+            if isinstance(given, numba_ir.Var):
+                known.add(name_of(self.typemap[given.name]))
             if isinstance(value, numba_ir.Expr | numba_ir.Const | numba_ir.Global | numba_ir.FreeVar):
                 number = value.loc.line
         elif isinstance(value, numba_ir.Var) and value.name.startswith("$") and value.name in self.globals:
@@ -157,13 +170,19 @@ class _Keeper:
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
                     self._constant(number, name, getattr(found, value.attr))
             case numba_ir.Expr(op="call"):
-                self._call(number, value)
+                if self._annotated(value) is None:
+                    self._call(number, value)
             case numba_ir.Expr() if value in self.calltypes and self.calltypes[value] is not None:
                 typed.operations.setdefault(number, []).append(_signature(self.calltypes[value]))
             case _:
                 pass
         if kind and not name.startswith("$phi") and not _is_phi(value):  # a phi has the place of the next expression
             typed.types.setdefault(number, kind)
+
+    def _annotated(self, value: Any) -> Any:
+        """Returns the variable that an assignment to an annotated local converts. Returns None for any other value."""
+        is_call = isinstance(value, numba_ir.Expr) and value.op == "call"
+        return value.args[0] if is_call and isinstance(self.typemap[value.func.name], AssignmentType) else None
 
     def _constant(self, number: int, name: str, value: Any) -> None:
         """Notes that the temporary ``name`` holds a constant or an outside object."""

@@ -1,12 +1,13 @@
 """``get_mut``: the element of an output that belongs to a thread, a ``Ref``, or its tile, a ``TileRef``.
 
-A ``Ref`` is a pointer, an index and a length, or for an output of two axes that is reached by row and column, an index
-and a length for each. The test of a ``Ref`` for None and its bounds check are the same comparison, so LLVM drops the
-check where the program has tested the ``Ref``.
+A ``Ref`` is a pointer, an index and a length, or for an output of several axes that is reached by row and column, an
+index and a length for each axis. The test of a ``Ref`` for None and its bounds check are the same comparison, so LLVM
+drops the check where the program has tested the ``Ref``.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from llvmlite import ir
@@ -34,29 +35,41 @@ from .composites import store_element
 from .primitives import call, site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import SliceType, count_of, lower_flat, note_read_only
-from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
+from .thread import (
+    GridIndexType,
+    PlaceIndexType,
+    ThreadIndexType,
+    axes_of,
+    global_index,
+    grid_index,
+    index_number,
+    places,
+)
 from .types import PLACE, display
 
 
 class RefType(types.Type):  # type: ignore[misc]
-    """The type of a value that is a ``Ref`` to an element of an output, or None. With ``axes``, the ``Ref`` gives the
-    element by row and column."""
+    """The type of a value that is a ``Ref`` to an element of an output, or None. The element is given by its place
+    along each of ``axes`` axes, or for one axis by its place in the whole output."""
 
-    def __init__(self, dtype: Any, *, axes: bool = False) -> None:
+    def __init__(self, dtype: Any, axes: int) -> None:
         self.dtype = dtype
         self.axes = axes
-        super().__init__(f"Ref[{display(dtype)}]{' by row and column' if axes else ''}")
+        super().__init__(f"Ref[{display(dtype)}]{f' of {axes} axes' if axes > 1 else ''}")
 
 
 def _members(kind: Any) -> list[tuple[str, Any]]:
-    words, sites = (
-        (["row", "rows", "col", "cols"], ["row_site", "col_site"]) if kind.axes else (["index", "length"], ["site"])
-    )
-    data = "data", types.CPointer(kind.dtype)
-    return [data, *((name, types.int64) for name in words), *((name, types.int32) for name in sites)]
+    words = [(f"{word}{axis}", types.int64) for axis in range(kind.axes) for word in ("index", "length")]
+    sites = [(f"site{axis}", types.int32) for axis in range(kind.axes)]
+    return [("data", types.CPointer(kind.dtype)), *words, *sites]
 
 
 structure(RefType, members=_members)
+
+
+def _parts(kind: Any, ref: Any, word: str) -> list[Any]:
+    """Returns the ``index``, the ``length`` or the ``site`` of each axis of a ``Ref``."""
+    return [getattr(ref, f"{word}{axis}") for axis in range(kind.axes)]
 
 
 class GetMut(AbstractTemplate):  # type: ignore[misc]
@@ -66,11 +79,19 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
         output = self.this
         if not takes_thread_index(f"{output.parameter}.get_mut", args, kws):
             return None
-        by_row = output.ndim > 1 and isinstance(args[0], GridIndexType)
-        if by_row and output.ndim != 2:
-            note(f"{output.parameter} is a {output.shown}: take its ThreadIndex from thread.index_1d()")
+        axes = axes_of(args[0])
+        flat = output.ndim == 1 and not isinstance(args[0], PlaceIndexType)
+        if axes not in (1, output.ndim) and not flat:
+            note(f"{output.parameter} is a {output.shown}: take its ThreadIndex from {_index_of(output.ndim)}")
             return None
-        return signature(RefType(output.dtype, axes=by_row), *args, recvr=output)
+        return signature(RefType(output.dtype, 1 if flat else axes), *args, recvr=output)
+
+
+def _index_of(ndim: int) -> str:
+    """Returns the calls that give the ``ThreadIndex`` of an output with ``ndim`` axes."""
+    if ndim == 1:
+        return "thread.index_1d(), or as a matrix from thread.index_2d(width)"
+    return f"thread.index_{ndim}d() or thread.index_1d()" if ndim < 4 else "thread.index_1d()"
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
@@ -95,35 +116,40 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     view = proxy(context, builder, kind, args[0])
     ref = proxy(context, builder, sig.return_type)
     ref.data = view.data
-    if not sig.return_type.axes:
-        ref.index = index_number(context, builder, index_type, args[1])
-        ref.length = count_of(builder, kind, view)
-        ref.site = site(builder, kind.parameter)
+    if sig.return_type.axes == 1:
+        ref.index0 = index_number(context, builder, index_type, args[1])
+        ref.length0 = count_of(builder, kind, view)
+        ref.site0 = site(builder, kind.parameter)
         return ref._getvalue()
-    # The launch has two axes, so no two threads have the same row and column. The width of the index does not matter.
-    ref.row, ref.col = global_index(builder, "y"), global_index(builder, "x")
-    ref.rows, ref.cols = cgutils.unpack_tuple(builder, view.shape)
-    ref.row_site, ref.col_site = axis_sites(builder, kind.parameter, kind.ndim)
+    # The launch has no further axes, so no two threads have the same places. The width of the index does not matter.
+    words = {
+        "index": places(builder, kind.ndim),
+        "length": cgutils.unpack_tuple(builder, view.shape),
+        "site": axis_sites(builder, kind.parameter, kind.ndim),
+    }
+    for word, values in words.items():
+        for axis, value in enumerate(values):
+            setattr(ref, f"{word}{axis}", value)
     return ref._getvalue()
 
 
 @optional(RefType)
 def _lower_ref_is_there(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = proxy(context, builder, sig.args[0], args[0])
-    if not sig.args[0].axes:
-        return builder.icmp_unsigned("<", ref.index, ref.length)
-    rows = builder.icmp_unsigned("<", ref.row, ref.rows)
-    return builder.and_(rows, builder.icmp_unsigned("<", ref.col, ref.cols))
+    kind = sig.args[0]
+    ref = proxy(context, builder, kind, args[0])
+    pairs = zip(_parts(kind, ref, "index"), _parts(kind, ref, "length"), strict=True)
+    return functools.reduce(builder.and_, [builder.icmp_unsigned("<", *pair) for pair in pairs])
 
 
 def _place(builder: Any, kind: Any, ref: Any) -> tuple[Any, Any]:
     """Returns whether a Ref's element is in bounds, and the element's offset. For an element out of bounds, the emitted
     code records a fault."""
-    if not kind.axes:
-        return in_bounds(builder, ref.index, ref.length, ref.site), ref.index
-    places = [(ref.row, ref.rows), (ref.col, ref.cols)]
-    inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
-    return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
+    pairs = list(zip(_parts(kind, ref, "index"), _parts(kind, ref, "length"), strict=True))
+    inside = axes_in_bounds(builder, pairs, _parts(kind, ref, "site"))
+    offset = pairs[0][0]
+    for index, length in pairs[1:]:
+        offset = builder.add(builder.mul(offset, length), index)
+    return inside, offset
 
 
 @attribute(RefType, "value", lambda kind: kind.dtype)
@@ -193,7 +219,14 @@ class GetTile(AbstractTemplate):  # type: ignore[misc]
         output = self.this
         if not takes_thread_index(f"{output.parameter}.{self.name}", args, kws):
             return None
-        if len(output.tile) == 2 and not isinstance(args[0], GridIndexType):
+        places = isinstance(args[0], PlaceIndexType)
+        if len(output.tile) == 1 and places:
+            note(
+                f"{output.parameter} is a {output.shown}, whose tiles are numbered: take its ThreadIndex from "
+                "thread.index_1d(), or from thread.index_2d(width), with the width in tiles"
+            )
+            return None
+        if len(output.tile) == 2 and not (isinstance(args[0], GridIndexType) or (places and output.ndim == 2)):
             note(
                 f"{output.parameter} is a {output.shown}, whose tiles have a row and a column: take its ThreadIndex "
                 "from thread.index_2d(width), with the width in elements"
@@ -234,10 +267,13 @@ def _of_flat(lower: Any) -> Any:
         if kind.ndim == 1:
             return lower(context, builder, sig, args)
         index = args[1]
-        if isinstance(index_type, GridIndexType) and kind.ndim == 2:
-            grid = proxy(context, builder, grid_index, index)
+        if isinstance(index_type, GridIndexType | PlaceIndexType) and kind.ndim == 2:
+            grid = proxy(context, builder, grid_index)
+            grid.number = _ZERO  # an index without a width is never None
+            if isinstance(index_type, GridIndexType):
+                grid.number = index_number(context, builder, index_type, index)
             grid.width = builder.extract_value(proxy(context, builder, kind, args[0]).shape, 1)
-            index = grid._getvalue()
+            index, index_type = grid._getvalue(), grid_index
         flat = signature(sig.return_type, kind.flat, index_type)
         return lower(context, builder, flat, (lower_flat(context, builder, kind, args[0]), index))
 

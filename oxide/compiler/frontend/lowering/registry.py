@@ -49,8 +49,6 @@ class Session:
     """True if products are fused into sums by the rules of ``contraction``."""
     numba_style: bool = False
     """True for numba-cuda's semantics, False for the semantics of oxide's typed vocabulary."""
-    overloads: bool = False
-    """True if numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)

@@ -167,7 +167,7 @@ def _note_without_brackets(kind: SliceType) -> None:
             f"{name}.load({index}), {name}.store({index}, x), {name}.fetch_add({index}, x) and their like"
         )
         return
-    index = f"index_2d({name}.shape[1])" if kind.ndim == 2 else "index_1d()"
+    index = f"index_{kind.ndim}d()" if kind.ndim < 4 else "index_1d()"
     computed = "a computed index" if kind.ndim == 1 else "computed indices"
     note(
         f"{name} is a {kind.shown}, which has no [...]: another thread could use the same index. Write c_elem = "

@@ -1,8 +1,9 @@
 """``ThreadIndex`` and the thread's coordinates.
 
-A ``ThreadIndex`` is an ``i64``. An index of ``index_2d`` also carries the width. ``index_2d`` may return None. This is
-represented by -1, because a negative index is outside of every slice. The coordinates come from numba-cuda's special
-register intrinsics, which each back end defines.
+A ``ThreadIndex`` is an ``i64``. An index of ``index_2d(width)`` also carries the width. ``index_2d(width)`` may return
+None. This is represented by -1, because a negative index is outside of every slice. An index of ``index_2d()`` or of
+``index_3d()`` holds nothing: its place along each axis is that of the hardware. The coordinates come from numba-cuda's
+special register intrinsics, which each back end defines.
 """
 
 from __future__ import annotations
@@ -52,6 +53,21 @@ class GridIndexType(ThreadIndexType):
         return Conversion.safe if other == thread_index else None
 
 
+class PlaceIndexType(ThreadIndexType):
+    """The type of the ``ThreadIndex`` of ``index_2d()``, without a width, or of ``index_3d()``. It has a place along
+    each of its ``axes`` but no number, and is never None."""
+
+    def __init__(self, axes: int) -> None:
+        self.axes = axes
+        types.Type.__init__(self, f"ThreadIndex of index_{axes}d()")
+
+    def unify(self, context: Any, other: Any) -> Any:
+        return None
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        return None
+
+
 class CoordinatesType(types.Type):  # type: ignore[misc]
     """The type of ``thread_idx``, ``block_idx``, ``block_dim`` or ``grid_dim``. ``register`` is the name of the
     hardware's special register."""
@@ -63,6 +79,9 @@ class CoordinatesType(types.Type):  # type: ignore[misc]
 
 thread_index = ThreadIndexType()
 grid_index = GridIndexType()
+place_index = {axes: PlaceIndexType(axes) for axes in (2, 3)}
+_AXES = {"column": "x", "row": "y", "plane": "z"}
+"""The hardware's axis for each place of a ``ThreadIndex``. The last axis of an array is along x."""
 
 _COORDINATES: dict[str, Any] = {
     "thread_idx": CoordinatesType("thread_idx", "tid"),
@@ -73,6 +92,7 @@ _COORDINATES: dict[str, Any] = {
 
 
 primitive(ThreadIndexType, lambda kind: _WORD)
+primitive(PlaceIndexType, lambda kind: _WORD)
 structure(GridIndexType, members=lambda kind: [("number", types.int64), ("width", types.int64)])
 
 
@@ -86,6 +106,16 @@ def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     if isinstance(kind, GridIndexType):
         return proxy(context, builder, kind, value).number
     return value
+
+
+def axes_of(kind: Any) -> int:
+    """Returns the number of axes along which a ``ThreadIndex`` has a place."""
+    return kind.axes if isinstance(kind, PlaceIndexType) else 2 if isinstance(kind, GridIndexType) else 1
+
+
+def places(builder: Any, axes: int) -> list[Any]:
+    """Returns this thread's place along each of two or three axes, in the order of an array's index."""
+    return [global_index(builder, axis) for axis in "zyx"[-axes:]]
 
 
 register_model(CoordinatesType)(core_models.OpaqueModel)
@@ -123,12 +153,26 @@ class Index1d(AbstractTemplate):  # type: ignore[misc]
 @typing_registry.register_global(thread.index_2d)
 class Index2d(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not args and not kws:
+            return signature(place_index[2])
         if len(args) != 1 or kws:
             return None
         if not isinstance(args[0], types.Integer):
             note(f"the width of thread.index_2d must be an integer; it is {display(args[0])}")
             return None
         return signature(grid_index, types.unliteral(args[0]))
+
+
+@typing_registry.register_global(thread.index_3d)
+class Index3d(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(place_index[3]) if not args and not kws else None
+
+
+@lowering_registry.lower(thread.index_2d)
+@lowering_registry.lower(thread.index_3d)
+def _lower_places(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return ir.Constant(_WORD, 0)
 
 
 @lowering_registry.lower(thread.index_1d)
@@ -142,7 +186,8 @@ def _row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower(thread.index_2d, types.Integer)
 def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Lowers ``index_2d``: row * width + column, or -1 if the column is not below the width or the result could wrap.
+    """Lowers ``index_2d(width)``: row * width + column, or -1 if the column is not below the width or the result could
+    wrap.
 
     A negative width is above the limit, because it is compared as an unsigned number. The row is below 2**26; CUDA's
     65535 blocks of 1024 threads stay within this limit. The width is below 2**36. So the result is under 2**62, and
@@ -170,7 +215,39 @@ class ThreadIndexGet(AbstractTemplate):  # type: ignore[misc]
         return signature(PLACE, recvr=self.this) if not args and not kws else None
 
 
-methods(ThreadIndexType, get=ThreadIndexGet)
+def _has_number(kind: Any, name: str) -> bool:
+    """Returns whether a ``ThreadIndex`` has a number. If not, adds a note that says what it has instead."""
+    if isinstance(kind, PlaceIndexType):
+        names = ", ".join(f"index.{each}" for each in [*_AXES][: kind.axes][::-1])
+        width = ", or give index_2d a width" if kind.axes == 2 else ""
+        note(f"an index of thread.index_{kind.axes}d() has no number for .get(): use {names}{width}")
+    return not isinstance(kind, PlaceIndexType)
+
+
+methods(ThreadIndexType, get=ThreadIndexGet, has=_has_number)
+
+
+@typing_registry.register_attr
+class ThreadIndexAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = ThreadIndexType
+
+    def generic_resolve(self, kind: Any, name: str) -> Any:
+        if name not in _AXES:
+            return None
+        axes = axes_of(kind)
+        if axes == 1:
+            note(
+                f"an index of thread.index_1d() has no .{name}, but a number, index.get(): thread.index_2d() and "
+                "thread.index_3d() give an index with rows and columns"
+            )
+        elif axes == 2 and name == "plane":
+            note("an index of thread.index_2d() has no .plane: thread.index_3d() gives an index of three axes")
+        return PLACE if "xyz".index(_AXES[name]) < axes > 1 else None
+
+
+@lowering_registry.lower_getattr_generic(ThreadIndexType)
+def _lower_place(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    return global_index(builder, _AXES[name])
 
 
 @lowering_registry.lower("oxide.thread_index.get", ThreadIndexType)
@@ -180,6 +257,8 @@ def _lower_get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @optional(ThreadIndexType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    if isinstance(sig.args[0], PlaceIndexType):
+        return ir.Constant(ir.IntType(1), 1)
     return builder.icmp_signed(">=", index_number(context, builder, sig.args[0], args[0]), ir.Constant(_WORD, 0))
 
 

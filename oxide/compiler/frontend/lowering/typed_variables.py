@@ -4,17 +4,16 @@ around a loop, no type would be right for all that follows, and a silent choice 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from numba.cuda import types
 from numba.cuda.core import ir as numba_ir
 
+from oxide.language import promotion
+
 from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
-from .types import ComponentsType, HalfType, OpenFloat, OpenInteger, Place, display
-
-_NARROW: Final = 16
-"""The bits of integers that are too few to count in."""
+from .types import ComponentsType, HalfType, OpenFloat, OpenInteger, Place, display, operand_of
 
 
 @compiler_pass
@@ -50,28 +49,25 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
             typed.setdefault(found, places.get(variable, statement.loc))
     if len(typed) > 1:
         (one, first), (two, second) = sorted(typed.items(), key=lambda each: int(each[1].line))[:2]
-        raise refused_at(
-            second,
-            f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both reach "
-            f"what follows: a variable has one type; convert one, or annotate it, as in {name}: {display(two)} = …",
-        )
+        if isinstance(one, ComponentsType):
+            raise refused_at(
+                second,
+                f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both "
+                "reach what follows: a variable has one type; convert one",
+            )
+        one, two = operand_of(one).scalar, operand_of(two).scalar
+        raise refused_at(second, promotion.two_types(name, one, first.line, two, second.line))
     counts = any(isinstance(_number(kind), types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
-        number = _number(kind)
-        narrow = isinstance(number, types.Integer) and number.bitwidth <= _NARROW
-        if counts and narrow and any(_depends(state, each, statement.target.name) for each in kinds):
-            if number is not kind:
-                wide = display(kind.of(types.int32))
-                raise refused_at(
-                    place,
+        problem = promotion.narrow_sum(name, operand_of(_number(kind)).scalar)
+        if problem and counts and any(_depends(state, each, statement.target.name) for each in kinds):
+            if isinstance(kind, ComponentsType):
+                problem = (
                     f"{name} begins as a vector of integer literals and takes the type {display(kind)}, in which a sum "
-                    f"soon wraps: begin with {wide}(…), or with {display(kind)}(…) where that is meant",
+                    f"soon wraps: begin with {display(kind.of(types.int32))}(…), or with {display(kind)}(…) where that "
+                    "is meant"
                 )
-            raise refused_at(
-                place,
-                f"{name} begins as an integer literal and takes the type {display(kind)}, in which a sum soon wraps: "
-                f"write {name}: i32 = …, or {name}: {display(kind)} = … where that is meant",
-            )
+            raise refused_at(place, problem)
 
 
 def _number(kind: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from oxide.compiler.signature.untyped_arguments import (
     of_box,
 )
 from oxide.errors import CompileError
+from oxide.language import promotion
+from oxide.language.promotion import Operand
 from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.language.vectors import Vector, VectorType
 
@@ -165,8 +168,8 @@ def _of_dtype(dtype: np.dtype[Any]) -> Any:
     scalar = of_dtype(dtype)
     if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
         raise CompileError(
-            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
-            f"Slice[{scalar.name}]"
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate the "
+            f"parameters, this one as in Slice[{scalar.name}]"
         )
     try:
         return numpy_support.from_dtype(dtype)
@@ -208,38 +211,47 @@ def forms_of(function: Any) -> tuple[Any, ...]:
     return (function, _IN_PLACE[function]) if function in _IN_PLACE else (function,)
 
 
+_WEAK = {OPEN: float, OPEN_INTEGER: int, PLACE: promotion.Place}
+
+
+def operand_of(kind: Any) -> Operand:
+    """Returns a type of a number as ``promotion`` knows it."""
+    if isinstance(kind, types.IntegerLiteral):
+        return promotion.literal(int(kind.literal_value))
+    plain = types.unliteral(kind)
+    name = NAMES.get(plain) or ("c128" if isinstance(plain, types.Complex) else "f16")
+    return Operand(SCALARS[name], _WEAK.get(plain))
+
+
 def conversion_problem(target: Any, value: Any) -> str | None:
     """Returns the reason why a value of type ``value`` may not be stored as the scalar type ``target``. Returns None if
-    it may be stored.
-
-    A float may not be stored as an integer, because it would lose its fraction. A constant outside the range of an
-    integer type may not be stored either. Integers that are computed at run time are stored as NumPy's ``same_kind``
-    allows: they are narrowed, and wrap, but a signed integer is not stored as an unsigned one.
-    """
-    name, plain = display(target), types.unliteral(value)
+    it may be stored, by the rule of ``promotion.stored``."""
     if isinstance(target, ComponentsType):
-        if not (isinstance(plain, ComponentsType) and plain.count == target.count):
-            return f"the value is {display(value)}"
-        why = conversion_problem(target.dtype, plain.dtype)
-        return None if why is None else f"the value is {display(value)}; convert it, as in {name}(v.x, v.y, …)"
-    if not isinstance(plain, types.Number | types.Boolean):
-        advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
-        return f"the value is {display(value)}{advice}"
-    if isinstance(plain, types.Complex) and not isinstance(target, types.Complex):
-        return f"the value is {display(value)}; take its .real or abs(...) of it"
-    if isinstance(plain, types.Float | HalfType) and not isinstance(target, types.Float | types.Complex | HalfType):
-        return f"the value is {display(value)}; convert it, as in {name}(x)"
-    if isinstance(value, types.IntegerLiteral) and isinstance(target, types.Integer):
-        number = int(value.literal_value)
-        if not int(target.minval) <= number <= int(target.maxval):
-            return (
-                f"the value is {number}, which does not fit; {name} holds {target.minval} to {target.maxval}, and "
-                f"{name}({number}) wraps"
-            )
-    whole = isinstance(plain, types.Integer) and isinstance(target, types.Integer)
-    if whole and plain.signed and not target.signed and not isinstance(value, types.IntegerLiteral | WeakInteger):
-        return f"the value is {display(value)}, which may be negative; convert it, as in {name}(x)"
-    return None
+        return _vector_problem(conversion_problem, target, value)
+    return _no_number(value) or promotion.stored(operand_of(target).scalar, operand_of(value))
+
+
+def assignment_problem(target: Any, value: Any) -> str | None:
+    """Does what ``conversion_problem`` does for an assignment to a local variable that is annotated as ``target``."""
+    if isinstance(target, ComponentsType):
+        return _vector_problem(assignment_problem, target, value)
+    return _no_number(value) or promotion.annotated(operand_of(target).scalar, operand_of(value))
+
+
+def _vector_problem(problem: Callable[[Any, Any], str | None], target: Any, value: Any) -> str | None:
+    """Returns the reason why a value may not be stored as a vector: ``problem`` gives that of a component."""
+    if not (isinstance(value, ComponentsType) and value.count == target.count):
+        return f"the value is {display(value)}"
+    why = problem(target.dtype, value.dtype)
+    return None if why is None else f"the value is {display(value)}; convert it, as in {display(target)}(v.x, v.y, …)"
+
+
+def _no_number(value: Any) -> str | None:
+    plain = types.unliteral(value)
+    if isinstance(plain, types.Number | types.Boolean):
+        return None
+    advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
+    return f"the value is {display(value)}{advice}"
 
 
 def display(numba_type: Any) -> str:

@@ -2,18 +2,19 @@
 
 Integers of 8 to 32 bits wrap, and an index that wrapped would reach another element without a word. So for an index,
 the operations that lead to it are computed once more in 64 bits: ``+ - *``, ``<<``, unary minus, widening, and the
-selection of ``min``, ``max`` and conditional expressions. Everything else ends the chain: a written conversion,
-``% // & | ^ >>``, a load, a function's result. LLVM drops the narrow operations if only the index used them.
+selection of ``min``, ``max``, conditional expressions and branches. Everything else ends the chain: a written
+conversion, ``% // ** & | ^ >>``, a load, a function's result, a variable that a loop changes. LLVM drops the narrow
+operations if only the index used them.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 from llvmlite import ir
-from numba.cuda import types
 
-from .registry import lowering_registry, session
+from .types import operation_of
 
 _WORD: Final = ir.IntType(64)
 _DEEPEST: Final = 200
@@ -28,10 +29,11 @@ def whole(builder: Any, value: Any, *, signed: bool) -> Any:
 class _Chain:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
-        self._found: dict[tuple[int, bool], Any] = {}
+        self._found: dict[tuple[int, bool, int], Any] = {}
+        """What was computed, by the value and the block in which it was computed."""
 
     def of(self, value: Any, signed: bool, depth: int) -> Any:
-        key = id(value), signed
+        key = id(value), signed, id(self._builder.block)
         if key not in self._found:
             self._found[key] = self._computed(value, signed, depth)
         return self._found[key]
@@ -41,17 +43,20 @@ class _Chain:
         if isinstance(value, ir.Constant):
             number = int(value.constant or 0) % 2**width
             return ir.Constant(_WORD, number - 2**width if signed and number >= 2 ** (width - 1) else number)
+        value = _element(value)
         operation = getattr(value, "opname", "")
-        if depth < _DEEPEST and not getattr(value, _ENDS, False):
+        if depth < _DEEPEST and _is_computed(value):
+            if hasattr(value, _SHIFTED):
+                left, count = getattr(value, _SHIFTED)
+                return self._again(value, [left], signed, depth, lambda new: builder.shl(new, count))
             if operation in ("add", "sub", "mul"):
                 return self._again(value, value.operands, signed, depth, getattr(builder, operation))
-            if operation == "shl" and isinstance(value.operands[1], ir.Constant):
-                count = ir.Constant(_WORD, value.operands[1].constant)
-                return self._again(value, value.operands[:1], signed, depth, lambda left: builder.shl(left, count))
-            if operation == "select" and isinstance(value.type, ir.IntType):
+            if operation == "select":
                 condition, *sides = value.operands
                 return self._again(value, sides, signed, depth, lambda one, two: builder.select(condition, one, two))
-            if operation in ("zext", "sext") and _is_computed(value.operands[0]):
+            if operation == "phi":
+                return self._where_branches_meet(value, signed, depth)
+            if _is_computed(value.operands[0]):  # a widening
                 return self.of(value.operands[0], operation == "sext", depth + 1)
         if width == 64:
             return value
@@ -64,30 +69,85 @@ class _Chain:
             return value
         return operation(*found)
 
+    def _where_branches_meet(self, value: Any, signed: bool, depth: int) -> Any:
+        builder, found = self._builder, []
+        here = builder.block
+        for each, block in value.oxide_branches:
+            _to_end(builder, block)
+            found.append((self.of(each, signed, depth + 1), block))
+        _to_end(builder, here)
+        if value.type == _WORD and all(
+            new is old for (new, _), (old, _) in zip(found, value.oxide_branches, strict=True)
+        ):
+            return value
+        builder.position_at_start(value.parent)
+        made = builder.phi(_WORD)
+        _to_end(builder, here)
+        for new, block in found:
+            made.add_incoming(new, block)
+        return made
 
-def _is_computed(value: Any) -> bool:
-    return getattr(value, "opname", "") in _CHAINED and not getattr(value, _ENDS, False)
+
+def _to_end(builder: Any, block: Any) -> None:
+    """Makes a builder emit instructions at the end of a block, before its branch if it has one already."""
+    if block.is_terminated:
+        builder.position_before(block.terminator)
+    else:
+        builder.position_at_end(block)
 
 
-_CHAINED: Final = ("add", "sub", "mul", "shl", "select", "zext", "sext")
-_ENDS: Final = "oxide_ends_chain"
-
-
-@lowering_registry.lower(types.NumberClass, types.Any)
-def _lower_conversion(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Lowers a written conversion, such as ``i64(x)``. It ends the chain of an index."""
-    (given,) = sig.args
-    value = context.cast(builder, args[0], given, sig.return_type)
-    if session().numba_style or not isinstance(given, types.Integer) or isinstance(value, ir.Constant):
+def _element(value: Any) -> Any:
+    """Returns the number that was put into a tuple, for the number that is taken out of it."""
+    if getattr(value, "opname", "") != "extractvalue":
         return value
-    if not isinstance(value, ir.CastInstr) or value is args[0]:
-        value = _same(builder, value)
-    setattr(value, _ENDS, True)
+    (made,) = value.operands
+    while getattr(made, "opname", "") == "insertvalue":
+        made, element = made.operands[0], made.operands[1] if made.indices == value.indices else None
+        if element is not None:
+            return _element(element)
     return value
 
 
-def _same(builder: Any, value: Any) -> Any:
-    """Returns a value as the result of an instruction of its own, which LLVM drops."""
-    made = ir.CastInstr(builder.block, "bitcast", value, value.type, "")
+def _is_computed(value: Any) -> bool:
+    """Returns whether an operation of a chain computes a value."""
+    operation = getattr(value, "opname", "")
+    if operation == "phi":
+        return getattr(value, _MEETS, False)
+    return operation in _CHAINED or hasattr(value, _SHIFTED)
+
+
+def branches_meet(phi: Any, branches: list[tuple[Any, Any]]) -> None:
+    """Makes a phi, whose values are all known, a selection of a chain."""
+    phi.oxide_branches = branches
+    setattr(phi, _MEETS, isinstance(phi.type, ir.IntType) and any(_is_computed(_element(each)) for each, _ in branches))
+
+
+def shifted(value: Any, left: Any, count: Any) -> Any:
+    """Marks a value as ``left << count``, with a count of 64 bits."""
+    setattr(value, _SHIFTED, (left, count))
+    return value
+
+
+_CHAINED: Final = ("add", "sub", "mul", "select", "zext", "sext")
+_SHIFTED: Final = "oxide_shifted"
+_MEETS: Final = "oxide_meets"
+
+
+def goes_on(function: Any) -> bool:
+    """Returns whether the chain of an index goes on through an operation."""
+    return operation_of(function) in _GOES_ON
+
+
+_GOES_ON: Final = (
+    *(operator.add, operator.sub, operator.mul, operator.lshift, operator.neg, operator.pos),
+    *(min, max),
+)
+
+
+def end_of_chain(builder: Any, value: Any) -> Any:
+    """Returns a value at which the chain of an index ends."""
+    if not isinstance(value.type, ir.IntType) or not _is_computed(_element(value)):
+        return value
+    made = ir.CastInstr(builder.block, "bitcast", value, value.type, "")  # LLVM drops it
     builder._insert(made)
     return made

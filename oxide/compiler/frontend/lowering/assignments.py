@@ -1,0 +1,66 @@
+"""Annotated local variables: with ``h: u32 = 2166136261``, each assignment to ``h`` converts the value to ``u32``.
+
+In numba's IR, each of these assignments becomes a call of an ``Assignment``, which numba types and lowers as any other
+call. So all versions of the variable have the annotated type, in loops and after branches too. The value is converted
+as in a store to an element, but for one rule: the annotation is the author's word that a signed integer may become an
+unsigned one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from numba.cuda import types
+from numba.cuda.core import errors
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import signature
+
+from oxide.language.types import ScalarType
+
+from .registry import lowering_registry, note
+from .types import NUMBA_TYPES, assignment_problem, display
+
+
+@final
+class Assignment:
+    """The conversion of a value that is assigned to an annotated local variable, as a function in numba's IR."""
+
+    def __init__(self, variable: str, scalar: ScalarType) -> None:
+        self._numba_type_ = AssignmentType(variable, NUMBA_TYPES[scalar.name])
+
+
+class AssignmentType(types.Callable):  # type: ignore[misc]
+    """The type of an ``Assignment``."""
+
+    def __init__(self, variable: str, target: Any) -> None:
+        self.variable, self.target = variable, target
+        super().__init__(f"assignment to {variable}: {display(target)}")
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        (value,) = args
+        why = assignment_problem(self.target, value)
+        if why is not None:
+            note(f"{self.variable} is annotated as {display(self.target)} and {why}")
+            raise errors.TypingError(why)
+        return signature(self.target, self.target)
+
+    def get_call_signatures(self) -> Any:
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> Any:
+        return _ASSIGN
+
+
+_ASSIGN = "oxide.assign"
+
+register_model(AssignmentType)(core_models.OpaqueModel)
+
+
+@lowering_registry.lower_constant(AssignmentType)
+def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
+@lowering_registry.lower(_ASSIGN, types.Any)
+def _lower_assignment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return args[0]  # numba has converted the argument
