@@ -251,7 +251,7 @@ class _Rewriter(BlockTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         kind = self.kind(node.value)
         if not kind and isinstance(node.value, ast.Name) and node.value.id in self.locals:
-            kind = self._type_read(node.value.id)
+            kind, _ = self._read(node.value.id)
         if kind not in COMPONENTS:
             return self.generic_visit(node)
         new = [self.visit(node.value), self.visit(node.slice)]
@@ -294,16 +294,15 @@ class _Rewriter(BlockTransformer):
     ) -> ast.expr:
         if not (signature.result and all(signature.arguments)):
             raise self.refuse(node, f"the operator of {ast.unparse(node)}")
-        if signature.result in COMPONENTS:
-            raise self.refuse(node, f"the operator of vectors in {ast.unparse(node)}")
         arguments, texts = _NativeArguments(), list[str]()
         for (new, own), kind in zip((left, right), signature.arguments, strict=True):
             if isinstance(new, ast.Constant) and kind not in PARTS:
                 texts.append(arguments.constant(new.value))
             else:
-                texts.append(arguments.scalar(self._from(new, own, kind), kind))
+                texts.append(arguments.scalar(self._from(new, own, kind), part_of(kind)))
         text = f"({texts[0]}) {_SYMBOLS[type(op).__name__]} ({texts[1]})"
-        called = arguments.function(self.interpreter.native, text, signature.result)
+        called = arguments.function(self.interpreter.native, text, part_of(signature.result))
+        called = _of_parts(signature.result, called)
         return self._call(called, type(op).__name__.lower(), arguments.given, node)
 
     def _fused(

@@ -69,6 +69,14 @@ def refused(problem: str) -> Exception:
     return errors.TypingError(problem)  # type: ignore[no-any-return]
 
 
+def _is_constant_power(base: Any, exponent: Any) -> bool:
+    """Returns whether a power has a constant exponent, and so becomes products, as for numbers."""
+    if not isinstance(exponent, types.IntegerLiteral):
+        return False
+    whole = isinstance(base, types.Integer) and not isinstance(base, WeakInteger) and int(exponent.literal_value) >= 0
+    return whole or base in (types.float32, types.float64)
+
+
 def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of an operation on vectors. Returns None if no operand is a vector. Raises ``TypingError``
     for an operation that vectors do not have."""
@@ -90,7 +98,10 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
         raise refused(f"{symbol} of {shown}: a vector meets vectors and numbers")
     if key in _EQUALITIES and len(vectors) < 2:
         raise refused(f"{symbol} of {shown}: it compares two vectors; compare a component, as in v.x {symbol} 0")
-    inner = context.resolve_function_type(function, tuple(map(_component, args)), {})
+    parts = tuple(map(_component, args))
+    inner = context.resolve_function_type(function, parts, {})
+    if key is operator.pow and _is_constant_power(*parts):
+        inner = signature(parts[0], *parts)
     if inner is None:
         return None
     wanted = [
@@ -104,12 +115,16 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
 def _lower_operator(function: Any) -> Any:
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         inner = tuple(map(_component, sig.args))
+        if isinstance(inner[-1], types.IntegerLiteral) and isinstance(inner[0], types.Float):
+            inner = inner[0], types.int64  # numba expands such a power
+            args = args[0], ir.Constant(ir.IntType(64), int(sig.args[1].literal_value))
         result = sig.return_type.dtype if isinstance(sig.return_type, ComponentsType) else types.boolean
-        typed = context.typing_context.resolve_value_type(function)
-        code = context.get_function(typed, signature(result, *inner))
+        code = context.get_function(function, signature(result, *inner))
         count = next(kind.count for kind in sig.args if isinstance(kind, ComponentsType))
         columns = [
-            components(builder, kind, value) if isinstance(kind, ComponentsType) else [value] * count
+            components(builder, kind, value)
+            if isinstance(kind, ComponentsType)
+            else [value] * count
             for kind, value in zip(sig.args, args, strict=True)
         ]
         found = [code(builder, each) for each in zip(*columns, strict=True)]
@@ -132,9 +147,10 @@ for _function in (*_OPERATORS, *_EQUALITIES):
             (ComponentsType, ComponentsType),
         ):
             lowering_registry.lower(_form, *_kinds)(_lower_operator(_function))
-for _kinds in itertools.product((types.Any, ComponentsType), repeat=3):
-    if ComponentsType in _kinds:
-        lowering_registry.lower(intrinsics.fma, *_kinds)(_lower_operator(intrinsics.fma))
+for _function, _count in ((intrinsics.fma, 3), (min, 3), (max, 3), (min, 4), (max, 4)):
+    for _kinds in itertools.product((types.Any, ComponentsType), repeat=_count):
+        if ComponentsType in _kinds:
+            lowering_registry.lower(_function, *_kinds)(_lower_operator(_function))
 
 
 # Construction: ``Vec3(x, y, z)``, and ``Vec3[f32](x, y, z)``
