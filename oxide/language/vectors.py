@@ -205,9 +205,17 @@ class Vector(Generic[T]):
             elif isinstance(operand, _NUMBERS):
                 columns.append([operand] * len(cls._fields))
             else:
-                return NotImplemented
+                return NotImplemented  # type: ignore[no-any-return]
         with np.errstate(all="ignore"):
             return cls(*[function(*each) for each in zip(*columns, strict=True)])
+
+    def _called(self, name: str, function: Callable[..., Any], *operands: Any) -> Self:
+        """Returns the result of a method for each component. Raises ``TypeError`` for other operands."""
+        found = self._each(function, self, *operands)
+        if found is NotImplemented:
+            given = ", ".join(type(operand).__name__ for operand in operands)
+            raise TypeError(f"{type(self).__name__}.{name} takes vectors of its length and numbers, not {given}")
+        return found
 
     # Methods
 
@@ -225,11 +233,11 @@ class Vector(Generic[T]):
 
     def min(self, other: Self | T) -> Self:
         """Returns the lesser of each two components, as Python's ``min``."""
-        return self._each(min, self, other)
+        return self._called("min", min, other)
 
     def max(self, other: Self | T) -> Self:
         """Returns the greater of each two components, as Python's ``max``."""
-        return self._each(max, self, other)
+        return self._called("max", max, other)
 
     def abs(self) -> Self:
         """Returns the absolute value of each component."""
@@ -237,7 +245,7 @@ class Vector(Generic[T]):
 
     def fma(self, factor: Self | T, addend: Self | T) -> Self:
         """Returns ``self * factor + addend`` for each component of f32 or f64, rounded once."""
-        return self._each(_fused, self, factor, addend)
+        return self._called("fma", _fused, factor, addend)
 
     def any(self) -> bool:
         """Returns whether a component of a vector of bools is true."""

@@ -306,7 +306,12 @@ class _Text:
         self._path.pop()
 
     def _annotation(self, name: str, kind: Any) -> None:
-        if kind is None or isinstance(kind, str | type) or get_origin(kind) is not None or isinstance(kind, ScalarType | VectorType):
+        if (
+            kind is None
+            or isinstance(kind, str | type)
+            or get_origin(kind) is not None
+            or isinstance(kind, ScalarType | VectorType)
+        ):
             text = kind if isinstance(kind, str) else repr(kind)
             self.add("annotation", name, text)
         else:

@@ -28,8 +28,8 @@ from oxide.host.messages import written
 from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType
-from oxide.language.vectors import VECTORS, VectorType
 from oxide.language.unroll import unroll
+from oxide.language.vectors import VECTORS, VectorType
 from oxide.language.views import zip_exact
 
 from . import advice

@@ -149,7 +149,10 @@ def _complex_converter(kind: str) -> Callable[..., complex]:
 CONVERT |= {kind: _complex_converter(kind) for kind in PARTS}
 
 COMPONENTS = {
-    found.name: found for made_of in VECTORS.values() for scalar in SCALARS.values() for found in [VectorType(made_of, scalar)]
+    found.name: found
+    for made_of in VECTORS.values()
+    for scalar in SCALARS.values()
+    for found in [VectorType(made_of, scalar)]
 }
 """The types of vectors by name."""
 

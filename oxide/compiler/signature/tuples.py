@@ -165,7 +165,9 @@ def vector_parameter(
     if not isinstance(scalar, ScalarType):
         raise refuse(f"{name} is {annotation}, and a vector that is passed has components of one known type, as f32")
     elements = tuple(Parameter(kernel, f"{name}.{field}", "scalar", scalar) for field in names)
-    return Parameter(kernel, name, "tuple", _NO_SCALAR, lifted=Fields(kernel, name, annotation.made_of, names, elements))
+    return Parameter(
+        kernel, name, "tuple", _NO_SCALAR, lifted=Fields(kernel, name, annotation.made_of, names, elements)
+    )
 
 
 def _is_named(annotation: Any) -> bool:

@@ -461,7 +461,9 @@ def _bind(launch: Any, plan: Any, arguments: tuple[Any, ...]) -> bool:
                 pieces.append(bytes(slot.before))
             pieces.append(words)
             if slot.judged and kind != _ARGUMENT:
-                integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size // slot.components,)
+                integers += (
+                    [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size // slot.components,)
+                )
         else:
             if argument is slot.last and slot.last_piece is not None:
                 packed = slot.last_piece, slot.last_words, ()

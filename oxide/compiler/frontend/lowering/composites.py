@@ -7,7 +7,7 @@ made possible (``Parameter.alignment``); any other is loaded and stored by compo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from llvmlite import ir

@@ -134,8 +134,8 @@ def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
 
 
 def _products(lower: Any, name: str, kind: Any) -> list[Any] | None:
-    """Returns the ``fmul`` instructions that compute a temporary of the block being lowered: one, or those of a vector's
-    components. Returns None if ``name`` is a variable of the kernel, or if no multiplication computes it."""
+    """Returns the ``fmul`` instructions that compute a temporary of the block being lowered: one, or one for each
+    component of a vector. Returns None if ``name`` is a variable of the kernel, or if no multiplication computes it."""
     if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
         return None
     definitions = lower.func_ir._definitions[name]

@@ -53,8 +53,6 @@ _OPERATORS: Final = (
 """The operators and functions that a vector has for each component."""
 
 
-
-
 def _is_number(kind: Any) -> bool:
     return isinstance(types.unliteral(kind), types.Number | types.Boolean)
 
@@ -105,8 +103,7 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
     if inner is None:
         return None
     wanted = [
-        kind.of(part) if isinstance(kind, ComponentsType) else part
-        for kind, part in zip(args, inner.args, strict=True)
+        kind.of(part) if isinstance(kind, ComponentsType) else part for kind, part in zip(args, inner.args, strict=True)
     ]
     result = types.boolean if key in _EQUALITIES else vectors[0].of(inner.return_type)
     return signature(result, *wanted)
@@ -122,9 +119,7 @@ def _lower_operator(function: Any) -> Any:
         code = context.get_function(function, signature(result, *inner))
         count = next(kind.count for kind in sig.args if isinstance(kind, ComponentsType))
         columns = [
-            components(builder, kind, value)
-            if isinstance(kind, ComponentsType)
-            else [value] * count
+            components(builder, kind, value) if isinstance(kind, ComponentsType) else [value] * count
             for kind, value in zip(sig.args, args, strict=True)
         ]
         found = [code(builder, each) for each in zip(*columns, strict=True)]
