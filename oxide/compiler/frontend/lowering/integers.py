@@ -31,6 +31,7 @@ from .types import (
     Place,
     WeakInteger,
     forms_of,
+    makes_vector,
     operand_of,
     operation_of,
 )
@@ -163,7 +164,9 @@ def unify_integers(first: Any, second: Any) -> Any:
 def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for
     literals. Tuples, and the functions that oxide types, keep them."""
-    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
+    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable):
+        return args
+    if _is_oxides(function) or makes_vector(function):
         return args
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
 

@@ -109,6 +109,12 @@ NUMBA_TYPES: dict[str, Any] = {
 NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", OPEN_INTEGER: "i64", PLACE: "i64"}
 
 
+def makes_vector(function: Any) -> bool:
+    """Returns whether a called function is ``Vec2``, ``Vec3`` or ``Vec4``, whose arguments keep their open types."""
+    made = getattr(function, "typing_key", None)
+    return isinstance(made, type) and issubclass(made, Vector)
+
+
 def composite_of(scalar: Any) -> Any:
     """Returns the type of a value of an annotation's type: of a scalar or of a vector."""
     if isinstance(scalar, VectorType):
