@@ -29,7 +29,7 @@ from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
-from oxide.language.vectors import VECTORS, VectorType
+from oxide.language.vectors import Vector, VectorType
 from oxide.language.views import zip_exact
 
 from . import advice
@@ -646,7 +646,7 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        is_type = isinstance(value, ScalarType | VectorType) or value in VECTORS.values()
+        is_type = isinstance(value, ScalarType | VectorType) or (isinstance(value, type) and issubclass(value, Vector))
         if callable(value) and not is_type and not is_numbas(value):
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):
