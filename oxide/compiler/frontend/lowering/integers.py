@@ -8,6 +8,7 @@ computed in 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -168,6 +169,11 @@ def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args
     if _is_oxides(function) or makes_vector(function):
         return args
+    return as_numbas(args)
+
+
+def as_numbas(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns types with ``i64`` in place of integers that have no type of their own, but for literals."""
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
 
 

@@ -50,22 +50,23 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     if len(typed) > 1:
         (one, first), (two, second) = sorted(typed.items(), key=lambda each: int(each[1].line))[:2]
         if isinstance(one, ComponentsType):
+            shown = display(two)
             raise refused_at(
                 second,
-                f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both "
-                "reach what follows: a variable has one type; convert one",
+                f"{name} is {display(one)} in line {first.line} and {shown} in line {second.line}, and both reach what "
+                f"follows: a variable has one type; convert one, or annotate it, as in {name}: {shown} = …",
             )
         one, two = operand_of(one).scalar, operand_of(two).scalar
         raise refused_at(second, promotion.two_types(name, one, first.line, two, second.line))
     counts = any(isinstance(_number(kind), types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
         problem = promotion.narrow_sum(name, operand_of(_number(kind)).scalar)
-        if problem and counts and any(_depends(state, each, statement.target.name) for each in kinds):
+        if problem and counts and any(depends(state, each, statement.target.name) for each in kinds):
             if isinstance(kind, ComponentsType):
                 problem = (
                     f"{name} begins as a vector of integer literals and takes the type {display(kind)}, in which a sum "
-                    f"soon wraps: begin with {display(kind.of(types.int32))}(…), or with {display(kind)}(…) where that "
-                    "is meant"
+                    f"soon wraps: write {name}: {display(kind.of(types.int32))} = …, or {name}: {display(kind)} = … "
+                    "where that is meant"
                 )
             raise refused_at(place, problem)
 
@@ -90,7 +91,7 @@ def _is_typed(kind: Any) -> bool:
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 
 
-def _depends(state: Any, variable: str, name: str) -> bool:
+def depends(state: Any, variable: str, name: str) -> bool:
     """Returns whether a value is computed from the variable ``name``, by operators and assignments alone."""
     pending, seen = [variable], set[str]()
     while pending:

@@ -260,6 +260,17 @@ def _no_number(value: Any) -> str | None:
     return f"the value is {display(value)}{advice}"
 
 
+def is_narrowed(given: Any, wanted: Any) -> bool:
+    """Returns whether an integer type does not hold all numbers of another. A literal was checked, and a place is never
+    negative."""
+    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer):
+        return False
+    if isinstance(given, types.IntegerLiteral) or isinstance(wanted, WeakInteger):
+        return False
+    least = 0 if isinstance(given, Place) else given.minval
+    return bool(least < wanted.minval or given.maxval > wanted.maxval)
+
+
 def display(numba_type: Any) -> str:
     """Returns the name of a type as a kernel's author writes it."""
     plain = types.unliteral(numba_type)
