@@ -569,7 +569,20 @@ def test_numbers_keep_their_rules_in_vectors() -> None:
             total += v
         return total
 
-    assert "total begins as a vector of integer literals and takes the type Vec3[u8]" in said(counts, np.uint8)
+    said_of = said(counts, np.uint8)
+    assert (
+        "total begins as a vector of integer literals and takes the type Vec3[u8], in which a sum soon wraps" in said_of
+    )
+    assert "write total: Vec3[i32] = …" in said_of
+
+    def annotated(v: Any) -> Any:
+        total: Vec3[i32] = Vec3(0, 0, 0)
+        for _ in range(3):
+            total += v
+        return total
+
+    a = np.array([[200, 100, 50]], np.uint8)
+    np.testing.assert_array_equal(ran("compiled", mapping, annotated, h2d(a), zeros((1, 3))), 3 * a.astype(int))
 
     def either(v: Any) -> Any:
         w = v
