@@ -358,6 +358,27 @@ def f(x, y):
     )
 
 
+def test_arguments_of_annotated_functions_narrow_as_same_kind() -> None:
+    helper = """@tile.function
+def f(x: u8, y: f32 = 2) -> i16:
+    assert x.dtype == u8 and y.dtype == f32
+    return x + i16(y)
+"""
+    a = np.array([0, 1, 255, 300], np.uint32)
+    (found,) = run(made("z0.store(f(a))", "u32", "i32", ("i32",), helper), ("i32",), a, a.astype(np.int32))
+    np.testing.assert_array_equal(found, a.astype(np.uint8).astype(np.int32) + 2)
+    for argument, why in (
+        ("a", "the value is i32, which may be negative; convert it, as in u8(x)"),
+        ("256", "the value is 256, which does not fit; u8 holds 0 to 255, and u8(256) wraps"),
+        ("0.5", "the value is f64; convert it, as in u8(x)"),
+    ):
+        assert refused(f"z0.store(f({argument}))", extra=helper) == f"f: parameter x is u8 and {why}"
+    helper = "@tile.function\ndef f(x) -> u8:\n    return x\n"
+    assert refused("z0.store(f(a))", extra=helper) == (
+        "f is declared to return u8 and the value is i32, which may be negative; convert it, as in u8(x)"
+    )
+
+
 def test_a_conversion_wraps_integers_and_saturates_floats() -> None:
     a = np.array([-1, 300, 2**31 - 1, -(2**31)], np.int32)
     texts = ["u8(a)", "a.astype(u8)", "u8(300)", "u8(-1)", "u8(300.0)", "u8(a.astype(f32))"]

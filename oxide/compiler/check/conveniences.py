@@ -405,7 +405,8 @@ class Conveniences(BlockTransformer):
         ):
             return f"{{{ast.unparse(part.value)}}}"
         if part.conversion != -1:
-            value = {"r": repr, "s": str, "a": ascii}[chr(part.conversion)](value)
+            spelled: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
+            value = spelled[chr(part.conversion)](value)
         return format(value, "".join(str(each.value) for each in spec if isinstance(each, ast.Constant)))
 
     # print

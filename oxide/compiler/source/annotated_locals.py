@@ -37,6 +37,17 @@ def annotated_type(node: ast.expr, outer: dict[str, Any]) -> ScalarType | Vector
     return found if isinstance(found, ScalarType | VectorType) else None
 
 
+def annotated_parameters(function: Callable[..., Any]) -> dict[str, ScalarType]:
+    """Returns the scalar types of a function's annotated parameters, by name. ``return`` is that of its result."""
+    definition, _ = parse_definition(function)
+    arguments = definition.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    annotated = {each.arg: each.annotation for each in parameters} | {"return": definition.returns}
+    outer = outer_names(function)
+    found = {name: _resolved(node, outer) for name, node in annotated.items() if node is not None}
+    return {name: kind for name, kind in found.items() if isinstance(kind, ScalarType)}
+
+
 def _resolved(node: ast.expr, outer: dict[str, Any]) -> Any:
     """Returns the outside object that an annotation names, or None."""
     match node:

@@ -180,6 +180,8 @@ def as_numbas(args: Iterable[Any]) -> tuple[Any, ...]:
 def _is_oxides(function: Any) -> bool:
     """Returns whether oxide types the calls of a function."""
     templates = function.templates if isinstance(function, types.Function) else [getattr(function, "template", None)]
+    if isinstance(function, types.BoundFunction):
+        templates = function.template.__mro__  # numba makes a class of its own for each bound method
     return any(getattr(template, "__module__", "").startswith("oxide.") for template in templates)
 
 

@@ -33,8 +33,11 @@ def check_variables(state: Any) -> bool:
     places = {statement.target.name: statement.loc for statement in assigned}
     for statement in assigned:
         name = names.get(statement.target.name, statement.target.name)
-        if isinstance(statement.value, numba_ir.Expr) and statement.value.op == "phi" and not name.startswith("$"):
-            _check(state, name, statement, places)
+        if isinstance(statement.value, numba_ir.Expr) and statement.value.op == "phi":
+            if name.startswith("$"):
+                _check_conditional(state, statement)
+            else:
+                _check(state, name, statement, places)
     return False
 
 
@@ -83,6 +86,20 @@ def _as_assigned(kind: Any) -> Any:
     if isinstance(kind, Place):
         return types.int64
     return types.boolean if isinstance(kind, types.BooleanLiteral) else kind
+
+
+def _check_conditional(state: Any, statement: Any) -> None:
+    """Refuses a conditional expression whose sides have no common type."""
+    sides = [each for each in statement.value.incoming_values if each is not numba_ir.UNDEFINED]
+    kinds = [types.int64 if isinstance(kind, Place) else kind for kind in (state.typemap[each.name] for each in sides)]
+    integers = {kind for kind in kinds if isinstance(kind, types.Integer) and _is_typed(kind)}
+    signed = next((kind for kind in integers if kind.signed), None)
+    if signed is not None and types.uint64 in integers:
+        raise refused_at(
+            statement.loc,
+            f"a conditional expression gives a u64 or an {display(signed)}: no integer type holds both; convert one, "
+            "as in i64(x) or u64(x)",
+        )
 
 
 def _is_typed(kind: Any) -> bool:

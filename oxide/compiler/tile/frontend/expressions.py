@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from oxide.compiler.check import advice
+from oxide.compiler.source.annotated_locals import annotated_parameters
 from oxide.compiler.source.source import closure_values, parse_definition
 from oxide.compiler.tile.ir import BOOL, I64, Node
 from oxide.host.messages import written
@@ -367,6 +368,10 @@ class Expressions:
         except TypeError as error:
             nodes.refuse(f"{called.__name__}: {error}")
         bound.apply_defaults()
+        declared = annotated_parameters(function)
+        for name in declared.keys() & bound.arguments.keys():
+            what = f"{called.__name__}: parameter {name} is"
+            bound.arguments[name] = nodes.accepted(bound.arguments[name], declared[name], called.__name__, what)
         tree, shift = parse_definition(function)
         outer = nodes.function, nodes.shift, nodes.at, nodes.depth
         nodes.function, nodes.shift, nodes.depth = function, shift, 0
@@ -380,7 +385,9 @@ class Expressions:
         self.scopes.pop()
         self._globals.pop()
         nodes.function, nodes.shift, nodes.at, nodes.depth = outer
-        return result
+        if "return" not in declared:
+            return result
+        return nodes.accepted(result, declared["return"], called.__name__, f"{called.__name__} is declared to return")
 
     def _method(self, called: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
         this, name = called.this, called.name

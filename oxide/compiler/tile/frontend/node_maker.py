@@ -147,6 +147,7 @@ class Nodes:
             return self.constant(value.item(), scalar)
         if isinstance(value, bool | int | float):
             kind = type(value) if type(value) in (bool, int, float) else int
+            value = kind(value)
             if kind is int and not -(2**63) <= value < 2**64:
                 self.refuse(f"{written(value)} does not fit 64 bits")
             return self.constant(value, U64 if kind is int and value >= 2**63 else OF_PYTHON[kind], kind)
@@ -184,6 +185,17 @@ class Nodes:
         elif value.op == "constant" and value.weak is not None and dtype.kind == "b":
             value = self.constant(bool(value.detail), BOOL)
         return self.cast(value, dtype)
+
+    def accepted(
+        self, value: Any, dtype: ScalarType, name: str, what: str, rule: Callable[..., str | None] = promotion.stored
+    ) -> Node:
+        """Returns a value that ``name`` takes, in the type ``dtype`` that it has: an element, a parameter or a
+        variable. If the rule does not allow it, raises a ``CompileError`` that begins with ``what``."""
+        found = self.lifted(value, name)
+        problem = rule(dtype, found.operand)
+        if problem is not None:
+            self.refuse(f"{what} {dtype.name} and {problem}")
+        return self.convert(found, dtype)
 
     def broadcast(self, value: Node, shape: tuple[int, ...]) -> Node:
         """Repeats a tile to a shape that it broadcasts to."""

@@ -155,7 +155,10 @@ class Statements:
         self.nodes.at = target
         if isinstance(target, ast.Name):
             scalar = self._annotated.get(target.id)
-            self.scope[target.id] = value if scalar is None else self._converted(target.id, scalar, value)
+            if scalar is not None:
+                what = f"{target.id} is annotated as"
+                value = self.nodes.accepted(value, scalar, target.id, what, promotion.annotated)
+            self.scope[target.id] = value
             self._lines[target.id] = target.lineno + self.nodes.shift
         elif isinstance(target, ast.Tuple | ast.List):
             if not isinstance(value, tuple | list) or len(value) != len(target.elts):
@@ -166,16 +169,6 @@ class Statements:
                 self.assign(each, part)
         else:
             raise self._no_element()
-
-    def _converted(self, name: str, scalar: ScalarType, value: Any) -> Node:
-        """Returns a value that is assigned to a variable annotated as ``scalar``, in that type."""
-        if not _is_number(value) and not isinstance(value, np.generic):
-            self.nodes.refuse(f"{name} is annotated as {scalar.name} and the value is {self.nodes.shown(value)}")
-        found = self.nodes.lifted(value)
-        problem = promotion.annotated(scalar, found.operand)
-        if problem is not None:
-            self.nodes.refuse(f"{name} is annotated as {scalar.name} and {problem}")
-        return self.nodes.convert(found, scalar)
 
     def _no_element(self) -> CompileError:
         return self.nodes.error("an element of a tile cannot be assigned; where(…) makes a tile with other elements")

@@ -419,11 +419,7 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
 def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
     """Returns the node of values to write to a tensor, in its type. Raises ``CompileError`` if they may not be stored
     in it."""
-    found = build.lifted(values, what)
-    problem = promotion.stored(tensor.scalar, found.operand)
-    if problem is not None:
-        build.refuse(f"{what}: {tensor.name} has elements of {tensor.scalar.name} and {problem}")
-    return build.convert(found, tensor.scalar)
+    return build.accepted(values, tensor.scalar, what, f"{what}: {tensor.name} has elements of")
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
