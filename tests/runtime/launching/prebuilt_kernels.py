@@ -11,6 +11,7 @@ from oxide import (
     Slice,
     Slice2,
     Tiles,
+    Vec3,
     c64,
     f32,
     f64,
@@ -54,6 +55,14 @@ def by_fours(out: DisjointSlice[f32, Tiles(4)], x: Slice[f32]) -> None:
     if piece is not None:
         for k in range(4):
             piece[k] = 2.0 * x[4 * i.get() + k]
+
+
+@kernel(block=64)
+def moved(out: DisjointSlice[Vec3[f32]], x: Slice[Vec3[f32]], a: f32) -> None:
+    i = thread.index_1d()
+    element = out.get_mut(i)
+    if element is not None:
+        element.value = x[i.get()] + a
 
 
 @kernel(block=(16, 16))
