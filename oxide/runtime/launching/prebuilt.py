@@ -125,7 +125,9 @@ def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:
     if not all(each.isidentifier() for each in (name, *parameters)):
         raise TypeError(f"{name}({', '.join(parameters)}) is no declaration")
     lines = "\n" * (declared["line"] - 1)
-    source = compile(f"{lines}def {name}({', '.join(parameters)}): ...", declared["file"], "exec")
+    by_name = [parameter["name"] for parameter in declared["parameters"] if parameter.get("by_name")]
+    written = [each for each in parameters if each not in by_name] + ["*", *by_name] * bool(by_name)
+    source = compile(f"{lines}def {name}({', '.join(written)}): ...", declared["file"], "exec")
     names = _names(declared["type_variables"]) | {"__name__": declared["module"]}
     exec(source, names)
     function = cast("Any", names[name])
@@ -134,7 +136,7 @@ def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:
     function.__annotations__ = {
         each["name"]: each["annotation"] for each in declared["parameters"] if each["annotation"] is not None
     }
-    function.__defaults__ = tuple(
-        evaluated(each["default"], {}) for each in declared["parameters"] if "default" in each
-    )
+    defaults = {each["name"]: evaluated(each["default"], {}) for each in declared["parameters"] if "default" in each}
+    function.__defaults__ = tuple(value for each, value in defaults.items() if each not in by_name)
+    function.__kwdefaults__ = {each: value for each, value in defaults.items() if each in by_name}
     return cast("Callable[..., Any]", function)
