@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from oxide.compiler.cache.built import BuiltKernel, provide, read_manifest
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.language import arrays, slices
 from oxide.language.types import SCALARS
+from oxide.language.vectors import VECTORS
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
@@ -91,6 +92,9 @@ def _names(variables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return names
 
 
+_VECTORS: Final = {made_of.__name__: made_of for made_of in VECTORS.values()}
+
+
 @cache
 def _names_of_types() -> dict[str, Any]:
     from oxide.language import tile, tiles
@@ -99,7 +103,7 @@ def _names_of_types() -> dict[str, Any]:
     names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
     for module in (arrays, slices, tiles):
         names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS
+    return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS | _VECTORS
 
 
 def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:

@@ -12,6 +12,7 @@ from oxide import (
     Slice,
     Slice2,
     Tiles,
+    Vec3,
     c64,
     f32,
     f64,
@@ -71,6 +72,14 @@ def in_rows(out: DisjointSlice2[f32, Rows], *, scale: f32 = 2.0, shift: f32) -> 
     if row is not None:
         for j in range(len(row)):
             row[j] = moved(row[j])
+
+
+@kernel(block=64)
+def shifted_points(out: DisjointSlice[Vec3[f32]], x: Slice[Vec3[f32]], a: f32) -> None:
+    i = thread.index_1d()
+    element = out.get_mut(i)
+    if element is not None:
+        element.value = x[i.get()] + a
 
 
 @kernel(block=(16, 16))

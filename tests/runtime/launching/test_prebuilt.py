@@ -36,7 +36,10 @@ from tests.runtime.launching import prebuilt_kernels as source
 ROOT = Path(__file__).parents[3]
 FILE = "tests/runtime/launching/prebuilt_kernels.py"
 KERNELS = [
-    *(f"{FILE}:{name}" for name in ("shifted", "by_fours", "in_rows", "transpose", "total", "rotated")),
+    *(
+        f"{FILE}:{name}"
+        for name in ("shifted", "by_fours", "in_rows", "transpose", "total", "rotated", "shifted_points")
+    ),
     *(f"{FILE}:scale", "T=f32", f"{FILE}:scale", "T=f64"),
     *(f"{FILE}:add", "x=Array[f32,1]", "y=Array[f32,1]", "out=Array[f32,1]"),
     *(f"{FILE}:softmax", "y=(4, 64)"),
@@ -57,7 +60,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("prebuilt") / "built"
     ran = build(*KERNELS, "--cpu", "--cc", "8.0", "--cc", "9.0", "-o", str(found))
     assert ran.returncode == 0, ran.stderr
-    assert "code of 10 kernels in 33 files" in " ".join(ran.stdout.split())
+    assert "code of 11 kernels in 36 files" in " ".join(ran.stdout.split())
     return found
 
 
@@ -106,6 +109,9 @@ def test_an_untyped_kernel_a_layout_a_matrix_an_atomic_and_complex_numbers(kerne
     np.testing.assert_allclose(found, x.astype(np.float64) + x[::-1], rtol=1e-5, atol=1e-6)
     found = kernels["by_fours"](zeros(332), h2d(x[:332])).first().and_then(d2h).sync()
     np.testing.assert_array_equal(found, 2 * x[:332])
+    points = RANDOM.standard_normal((65, 3)).astype(np.float32)
+    found = kernels["shifted_points"](zeros((65, 3)), h2d(points), 0.5).first().and_then(d2h).sync()
+    np.testing.assert_array_equal(found, points + np.float32(0.5))
     matrix = RANDOM.standard_normal((37, 61))
     found = kernels["transpose"](zeros((61, 37), np.float64), h2d(matrix)).first().and_then(d2h).sync()
     np.testing.assert_array_equal(found, matrix.T)
