@@ -71,6 +71,7 @@ from oxide.language.types import (
     u64,
 )
 from oxide.language.unroll import unroll
+from oxide.language.vectors import Vec2, Vec3, Vec4, dtype_of
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.devices.runtime import Device, SchedulingPolicy, devices, init_device_contexts
 from oxide.runtime.devices.scheduling import SingleStream, StreamPoolRoundRobin, policy_of
@@ -258,6 +259,9 @@ __all__ = [
     "Tiles",
     "Trace",
     "TraceError",
+    "Vec2",
+    "Vec3",
+    "Vec4",
     "VectorView",
     "arange",
     "as_completed",
@@ -272,6 +276,7 @@ __all__ = [
     "debug",
     "device",
     "devices",
+    "dtype_of",
     "dup",
     "empty",
     "f8e4m3",

@@ -39,8 +39,8 @@ class ParameterSlot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "bits", "converted", "dtype", "fits", "judged", "kind", "last", "last_piece",
-        "last_words", "most", "ndim", "number", "parts", "type",
+        "alignment", "before", "bits", "components", "converted", "dtype", "fits", "judged", "kind", "last",
+        "last_piece", "last_words", "most", "ndim", "number", "parts", "type",
     )  # fmt: skip
 
 

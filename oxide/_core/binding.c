@@ -24,6 +24,7 @@ static PyMemberDef slot_members[] = {
     {"bits", T_OBJECT, AT(Slot, bits), 0, NULL},
     {"alignment", T_PYSSIZET, AT(Slot, alignment), 0, NULL},
     {"ndim", T_INT, AT(Slot, ndim), 0, NULL},
+    {"components", T_INT, AT(Slot, components), 0, NULL},
     {"number", T_INT, AT(Slot, number), 0, NULL},
     {"type", T_OBJECT, AT(Slot, type), 0, NULL},
     {"converted", T_OBJECT, AT(Slot, converted), 0, NULL},
@@ -453,16 +454,26 @@ static int bind_box(Binding *binding, Plan *plan, Slot *slot, Box *box) {
         if (same <= 0)
             return same;
     }
-    if (slot->ndim != 1 && slot->ndim != PyTuple_Size(box->shape))
+    Py_ssize_t axes = PyTuple_Size(box->shape), size = box->size;
+    if (slot->components > 1) { /* the last axis is that of a vector's components */
+        if (--axes < 0)
+            return 0;
+        Py_ssize_t last = PyLong_AsSsize_t(PyTuple_GetItem(box->shape, axes));
+        if (last == -1 && PyErr_Occurred())
+            return -1;
+        if (last != slot->components)
+            return 0;
+        size /= slot->components;
+    }
+    if (slot->ndim != 1 && slot->ndim != axes)
         return 0;
     Uses *uses = slot->kind == SLICE ? &binding->reads : &binding->writes;
-    if (slot->kind == TILES &&
-        (slot->alignment <= 0 || box->address % (unsigned long long)slot->alignment != 0))
+    if (slot->alignment <= 0 || box->address % (unsigned long long)slot->alignment != 0)
         return 0;
     int done = use(binding, uses, box->allocation);
     if (done <= 0)
         return done;
-    if (slot->kind != SLICE && box->size > slot->most) {
+    if (slot->kind != SLICE && size > slot->most) {
         int same = IS_NONE(slot->fits) ? 0 : is_equal(box->shape, slot->fits);
         if (same < 0)
             return -1;
@@ -472,13 +483,13 @@ static int bind_box(Binding *binding, Plan *plan, Slot *slot, Box *box) {
     if (add_padding(&binding->bytes, slot) < 0 || add_word(&binding->bytes, box->address) < 0)
         return -1;
     if (slot->ndim == 1) {
-        if (add_word(&binding->bytes, (uint64_t)box->size) < 0)
+        if (add_word(&binding->bytes, (uint64_t)size) < 0)
             return -1;
         if (binding->integers == NULL || list_size(slot->judged) == 0)
             return 1;
-        PyObject *size = PyLong_FromSsize_t(box->size);
-        int failed = size == NULL ? -1 : PyList_Append(binding->integers, size);
-        Py_XDECREF(size);
+        PyObject *length = PyLong_FromSsize_t(size);
+        int failed = length == NULL ? -1 : PyList_Append(binding->integers, length);
+        Py_XDECREF(length);
         return failed ? -1 : 1;
     }
     for (int axis = 0; axis < slot->ndim; axis++) {

@@ -112,7 +112,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD PyObject *dtype, *bits, *fits, *last, *last_words, *last_piece, *parts, *judged,
         *type, *converted;
-    int kind, ndim, before, number;
+    int kind, ndim, components, before, number;
     Py_ssize_t alignment, most;
 } Slot;
 

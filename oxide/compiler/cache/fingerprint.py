@@ -44,6 +44,7 @@ from oxide.host import disk
 from oxide.language.tile import Function as TileFunction
 from oxide.language.tile import Word as TileWord
 from oxide.language.types import ScalarType
+from oxide.language.vectors import Vector, VectorType
 
 __all__ = ["Fingerprint", "Unknown", "cell_label", "environment", "fingerprint", "source_text"]
 
@@ -210,6 +211,11 @@ class _Text:
             self.add("dtype", repr(value))
         elif isinstance(value, ScalarType):
             self.add("scalar", value.name)
+        elif isinstance(value, VectorType):
+            self.add("vectors", value.name)
+        elif isinstance(value, Vector):
+            self.add("vector", _name_of(kind))
+            self._sequence(tuple(value), attributes)
         elif isinstance(value, DeviceFunction):
             self.add("device function", *(f"{name}: {kind!r}" for name, kind in sorted(value.annotations.items())))
             self.function(value.function)
@@ -306,7 +312,12 @@ class _Text:
         self._path.pop()
 
     def _annotation(self, name: str, kind: Any) -> None:
-        if kind is None or isinstance(kind, str | type) or get_origin(kind) is not None or isinstance(kind, ScalarType):
+        if (
+            kind is None
+            or isinstance(kind, str | type)
+            or get_origin(kind) is not None
+            or isinstance(kind, ScalarType | VectorType)
+        ):
             text = kind if isinstance(kind, str) else repr(kind)
             self.add("annotation", name, text)
         else:

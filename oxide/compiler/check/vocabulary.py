@@ -29,6 +29,7 @@ from oxide.language import (  # noqa: F401 - each declares its functions
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
+from oxide.language.vectors import VECTORS, Vector, VectorType
 from oxide.language.views import zip_exact
 
 from . import advice, numpy_functions
@@ -39,7 +40,7 @@ LEAST = -(2**63)
 """The least integer in a kernel, an i64."""
 
 _BUILTINS = {range, len, min, max, abs, int, float, complex, bool, type, round, divmod, pow, print}
-_CLASSES = {SharedArray, DynamicSharedArray, LocalArray}
+_CLASSES = {SharedArray, DynamicSharedArray, LocalArray, *VECTORS.values()}
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
 _TENSOR = {getattr(tensor, name) for name in tensor.__all__}
 _LANGUAGE = frozenset(
@@ -77,6 +78,8 @@ def is_usable(value: Any) -> bool:
     return is_of_the_language(value) or isinstance(
         value,
         ScalarType
+        | VectorType
+        | Vector
         | DeviceFunction
         | ModuleType
         | thread.Coordinates
@@ -97,7 +100,7 @@ def refusal(shown: str, value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{shown} {_problem_with_array(value)}"
     if value is thread.ThreadIndex:
-        return "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)"
+        return "a ThreadIndex comes only from thread.index_1d(), thread.index_2d() and thread.index_3d()"
     if value is math.fsum:
         return f"{shown} keeps a list of sums, which kernels cannot: add in f64"
     if isinstance(getattr(value, "__self__", None), Random):

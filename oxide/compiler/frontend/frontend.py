@@ -52,6 +52,7 @@ from oxide.compiler.frontend.lowering.registry import (
 from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
     OPEN,
+    ComponentsType,
     argument_type,
     conversion_problem,
     display,
@@ -67,6 +68,7 @@ from oxide.errors import OxideError
 from oxide.host.environment import full_traceback
 from oxide.host.weak_table import WeakTable
 from oxide.language.types import bool_
+from oxide.language.vectors import VECTORS, Vector
 
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
@@ -85,6 +87,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     recorded_typings,
     refs,
     shared,
+    vector_operations,
     vectors,
     views,
 )
@@ -244,7 +247,9 @@ class _Remembering(types.Function):  # type: ignore[misc]
         found = remembered.get(key)
         if found is None:
             if not session().numba_style:
-                found = complex_numbers.complex_signature(self, args)
+                found = complex_numbers.complex_signature(self, args) or vector_operations.vector_signature(
+                    context, self, args
+                )
             if found is None and own and not kws:
                 found = integers.integer_signature(self, args)
             if found is None:
@@ -321,6 +326,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
         if not session().numba_style:
+            found = vector_operations.vector_signature(self, func, args)
+            if found is not None:
+                return func.get_call_type(self, args, kws)
             args = literals.literal_arguments(func, args)
         args = numba_vocabulary.word_arguments(func, half.half_arguments(func, args))
         if not session().numba_style:
@@ -388,10 +396,12 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_static_getitem(value, index)
 
     def resolve_static_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        _refuse_change(target)
         _check_index(target, index)
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        _refuse_change(target)
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
             target, shared.BlockArrayType | refs.TileRefType | slice_lowering.SliceType
@@ -406,13 +416,23 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if isinstance(target, refs.RefType) and attr == "value":
             if not common.check_value(target.dtype, value):
                 raise errors.TypingError("the value of an element")
+        elif isinstance(target, ComponentsType):
+            _refuse_change(target)
         elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
             raise errors.TypingError("a part of a complex number")
         return super().resolve_setattr(target, attr, value)
 
 
+def _refuse_change(target: Any) -> None:
+    if isinstance(target, ComponentsType):
+        note(f"a {display(target)} does not change: make another one, as in {target.name}(…)")
+        raise errors.TypingError("a component of a vector")
+
+
 def _check_index(array: Any, index: Any) -> None:
+    if isinstance(array, ComponentsType):
+        vector_operations.check_place(array, index)
     if isinstance(array, refs.TileRefType):
         refs.check_position(array, index)
     slice_lowering.refuse_from_the_end(array, index)
@@ -443,7 +463,7 @@ def _refuse(function: Any, args: Any) -> None:
         raise errors.TypingError("ldexp of a float")
     if key is print and not debug_lowering.check_print(args):
         raise errors.TypingError("print of something else")
-    if key is operator.getitem and isinstance(args[0], types.BaseTuple):
+    if key is operator.getitem and isinstance(args[0], types.BaseTuple) and not isinstance(args[0], ComponentsType):
         note("a tuple in a kernel is indexed with a constant: its elements are variables; use a LocalArray")
         raise errors.TypingError("index of a tuple")
 
@@ -657,10 +677,14 @@ def _parameter_type(parameter: Closed) -> Any:
         return function_type(parameter.lifted)
     if isinstance(parameter.lifted, Fields):
         elements = [_parameter_type(element) for element in parameter.lifted.elements]
+        if issubclass(parameter.lifted.made_of, Vector):
+            return ComponentsType(elements[0], parameter.lifted.made_of)
         return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
     scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
+    if parameter.components > 1:
+        scalar = ComponentsType(scalar, VECTORS[parameter.components])
     kind = "disjoint" if parameter.kind == "tiles" else parameter.kind
     return slice_lowering.SliceType(kind, scalar, parameter.ndim, parameter.name, parameter.tile)
 

@@ -19,7 +19,17 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.primitives.numbers import CONVERT, GREATEST, WRAP, bits_of, greatest, least, whole
+from oxide.compiler.primitives.numbers import (
+    COMPONENTS,
+    CONVERT,
+    GREATEST,
+    WRAP,
+    bits_of,
+    greatest,
+    least,
+    part_of,
+    whole,
+)
 from oxide.compiler.signature.signature import ROWS
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
@@ -39,22 +49,25 @@ _signed = WRAP["i64"]
 
 @final
 class Memory:
-    """Elements of one type in row-major order. ``array`` holds them in the device's representation. ``address`` is that
-    of the elements for compiled code; 0 stands for that of an array of a block, which begins at a multiple of 16."""
+    """Elements of one type in row-major order. ``array`` holds them in the device's representation, and the components
+    of vectors one by one. ``address`` is that of the elements for compiled code; 0 stands for that of an array of a
+    block, which begins at a multiple of 16."""
 
-    __slots__ = ("address", "array", "convert", "dtype", "is_narrow")
+    __slots__ = ("address", "array", "components", "convert", "dtype", "is_narrow", "scalar")
 
     def __init__(self, dtype: str, array: np.ndarray[Any, Any], address: int = 0) -> None:
         self.dtype = dtype
         self.array = array
         self.address = address
-        self.is_narrow = dtype in NARROW
+        self.components = COMPONENTS.get(dtype)
+        self.scalar = part_of(dtype)
+        self.is_narrow = self.scalar in NARROW
         self.convert = CONVERT[dtype]
 
     @classmethod
     def at(cls, dtype: str, address: int, count: int) -> Memory:
         """Returns the elements at an address in host memory."""
-        kind = _DTYPES[dtype]
+        kind, count = _DTYPES[part_of(dtype)], count * _count(dtype)
         if count == 0:
             return cls(dtype, np.empty(0, kind), address)
         content = memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address))
@@ -63,13 +76,14 @@ class Memory:
     @classmethod
     def new(cls, dtype: str, count: int) -> Memory:
         """Returns new elements, all 0."""
-        return cls(dtype, np.zeros(count, _DTYPES[dtype]))
+        return cls(dtype, np.zeros(count * _count(dtype), _DTYPES[part_of(dtype)]))
 
     @property
     def shown(self) -> np.ndarray[Any, Any]:
         """Returns the elements as an array of the dtype that a debugger shows, in which narrow floats are numbers and
         not bits."""
-        return self.array.view(SCALARS[self.dtype].dtype)
+        numbers = self.array.view(SCALARS[self.scalar].dtype)
+        return numbers if self.components is None else numbers.reshape(-1, self.components.count)
 
     @property
     def zero(self) -> Any:
@@ -81,8 +95,14 @@ class Memory:
 
     def peek(self, place: int) -> Any:
         """Returns an element without counting the access."""
+        if self.components is None:
+            return self._number(place)
+        count = self.components.count
+        return self.components.made_of(*[self._number(place * count + part) for part in range(count)])
+
+    def _number(self, place: int) -> Any:
         value = self.array.item(place)
-        return narrow.number_of(self.dtype, value) if self.is_narrow else value
+        return narrow.number_of(self.scalar, value) if self.is_narrow else value
 
     def set(self, place: int, value: Any) -> None:
         current().launch.spend()
@@ -90,7 +110,15 @@ class Memory:
 
     def poke(self, place: int, value: Any) -> None:
         """Sets an element without counting the access. ``value`` must already be a number of the element's type."""
-        self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
+        if self.components is None:
+            self.array[place] = narrow.bits_of(self.scalar, value) if self.is_narrow else value
+            return
+        for part, each in enumerate(value, place * self.components.count):
+            self.array[part] = narrow.bits_of(self.scalar, each) if self.is_narrow else each
+
+
+def _count(dtype: str) -> int:
+    return COMPONENTS[dtype].count if dtype in COMPONENTS else 1
 
 
 def _position(
@@ -134,10 +162,11 @@ class Array:
 
     @property
     def dtype(self) -> ScalarType:
-        return SCALARS[self.memory.dtype]
+        return SCALARS[self.memory.scalar]
 
     def __repr__(self) -> str:
-        return f"<{self.shown}: {self.memory.shown.reshape(self.shape)}>"
+        shown = self.memory.shown
+        return f"<{self.shown}: {shown.reshape(self.shape + shown.shape[1:])}>"
 
     def place(self, index: Index) -> int | None:
         """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
@@ -600,9 +629,10 @@ def dynamic_array(thread: Thread, elements: ArrayElements) -> Array:
     whole = thread.shared.get("dynamic")
     if whole is None:
         whole = thread.shared["dynamic"] = np.zeros(-(-size // 16) * 16, np.uint8)
-    kind = _DTYPES[elements.dtype]
-    count = size // kind.itemsize
-    return Array(Memory(elements.dtype, whole[: count * kind.itemsize].view(kind)), (count,), elements.shown)
+    kind = _DTYPES[part_of(elements.dtype)]
+    itemsize = kind.itemsize * _count(elements.dtype)
+    count = size // itemsize
+    return Array(Memory(elements.dtype, whole[: count * itemsize].view(kind)), (count,), elements.shown)
 
 
 def constant_array(array: np.ndarray[Any, Any], elements: ArrayElements) -> Array:

@@ -20,6 +20,7 @@ from oxide.compiler.check.assignment import stored_names
 from oxide.compiler.check.conveniences import BlockTransformer
 from oxide.compiler.check.rewritten import compiled
 from oxide.compiler.primitives.numbers import (
+    COMPONENTS,
     CONVERT,
     FLOATS,
     INTEGERS,
@@ -27,7 +28,9 @@ from oxide.compiler.primitives.numbers import (
     Convert,
     binary,
     conversion,
+    each,
     fused,
+    part_of,
     unary,
     widened,
 )
@@ -37,7 +40,7 @@ from oxide.language import debug, thread
 
 from .arrays import constant_array
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
-from .threads import MARK
+from .threads import MARK, current
 
 _UNKNOWN: Final = object()
 
@@ -138,7 +141,7 @@ class _Rewriter(BlockTransformer):
         known = self._names.get(key) if key is not None else None
         if known is None:
             self._numbers += 1
-            known = f"_oxide_{name}_{self._numbers}"
+            known = f"_oxide_{''.join(letter if letter.isalnum() else '_' for letter in name)}_{self._numbers}"
             self.helpers[known] = value
             if key is not None:
                 self._names[key] = known
@@ -245,6 +248,15 @@ class _Rewriter(BlockTransformer):
         node.value = self.visit(node.value)
         return node
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        kind = self.kind(node.value)
+        if not kind and isinstance(node.value, ast.Name) and node.value.id in self.locals:
+            kind, _ = self._read(node.value.id)
+        if kind not in COMPONENTS:
+            return self.generic_visit(node)
+        new = [self.visit(node.value), self.visit(node.slice)]
+        return self._call(_component(kind), "component", new, node, ("component", kind))
+
     # Operators
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -287,9 +299,10 @@ class _Rewriter(BlockTransformer):
             if isinstance(new, ast.Constant) and kind not in PARTS:
                 texts.append(arguments.constant(new.value))
             else:
-                texts.append(arguments.scalar(self._from(new, own, kind), kind))
+                texts.append(arguments.scalar(self._from(new, own, kind), part_of(kind)))
         text = f"({texts[0]}) {_SYMBOLS[type(op).__name__]} ({texts[1]})"
-        called = arguments.function(self.interpreter.native, text, signature.result)
+        called = arguments.function(self.interpreter.native, text, part_of(signature.result))
+        called = _of_parts(signature.result, called)
         return self._call(called, type(op).__name__.lower(), arguments.given, node)
 
     def _fused(
@@ -298,17 +311,18 @@ class _Rewriter(BlockTransformer):
         """Returns the fused multiply-add for a sum that contains a product, by the rules of ``contraction``. Returns
         None for any other sum."""
         kind = signature.result
-        if not self.interpreter.fma or kind not in ("f32", "f64") or set(signature.arguments) != {kind}:
+        part = part_of(kind)
+        if not self.interpreter.fma or part not in ("f32", "f64") or not {*signature.arguments} <= {kind, part}:
             return None
         if not _has_conditions(right) and (product := self._product(left, kind)) is not None:
             a, b = product
-            c = self._operand(right, kind)
-            made = _fused_left(kind, -1.0 if name == "Sub" else 1.0)
+            c = self._operand(right, signature.arguments[1])
+            made = _of_parts(kind, _fused_left(part, -1.0 if name == "Sub" else 1.0))
             return self._call(made, "fma", [a, b, c], node, ("fma", kind, name))
         if (product := self._product(right, kind)) is not None:
             a, b = product
-            c = self._operand(left, kind)
-            made = _fused_right(kind, -1.0 if name == "Sub" else 1.0)
+            c = self._operand(left, signature.arguments[0])
+            made = _of_parts(kind, _fused_right(part, -1.0 if name == "Sub" else 1.0))
             return self._call(made, "fma", [c, a, b], node, ("fma of right", kind, name))
         return None
 
@@ -351,7 +365,7 @@ class _Rewriter(BlockTransformer):
         wanted: list[set[str]] = [set() for _ in operands]
         for place, signature in enumerate(signatures[: len(node.ops)]):
             # Integers are compared by value, whatever their types.
-            if any(kind in FLOATS or kind in PARTS for kind in signature.arguments):
+            if any(part_of(kind) in FLOATS or kind in PARTS for kind in signature.arguments):
                 for side, kind in enumerate(signature.arguments):
                     if conversion(self.kind(operands[place + side]), kind) is not None:
                         wanted[place + side].add(kind)
@@ -458,6 +472,8 @@ class _Rewriter(BlockTransformer):
         arguments = [self.visit(each) for each in node.args]
         keywords = [ast.copy_location(ast.keyword(each.arg, self.visit(each.value)), each) for each in node.keywords]
         callee = call.callee
+        if call.is_method and isinstance(node.func, ast.Attribute):
+            arguments.insert(0, self.visit(node.func.value))
         if isinstance(callee, TypedFunction):
             called = self.interpreter.callee(callee)
             if call.captures:
@@ -470,7 +486,8 @@ class _Rewriter(BlockTransformer):
             node.func, node.args, node.keywords = self.visit(node.func), arguments, keywords
             return node
         else:
-            made = helper_for(callee, call, (id(self.typed), _number(node)))
+            key = id(self.typed), _number(node)
+            made = _of_vectors(callee, call, key) or helper_for(callee, call, key)
             if made is None and isinstance(callee, type) and issubclass(callee, tuple):
                 node.args, node.keywords = arguments, keywords
                 return node
@@ -576,6 +593,35 @@ class _NativeArguments:
 
 def _number(node: ast.AST) -> int:
     return getattr(node, "number", 0)
+
+
+def _of_parts(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of numbers of the type ``kind``, or of vectors, given the function of their components."""
+    return each(kind, function) if kind in COMPONENTS else function
+
+
+def _of_vectors(callee: Any, call: TypedCall, key: Any) -> Callable[..., Any] | None:
+    """Returns the function of vectors that computes each component by a function of numbers. Returns None for a call
+    without vectors."""
+    kind = call.signature.result
+    if kind not in COMPONENTS:
+        return None
+    inner = TypedCall(Signature(tuple(map(part_of, call.signature.arguments)), part_of(kind)), callee)
+    made = helper_for(callee, inner, key)
+    return None if made is None else each(kind, made)
+
+
+def _component(kind: str) -> Callable[[Any, int], Any]:
+    """Returns the function that returns a vector's component by its index."""
+    count, zero = COMPONENTS[kind].count, CONVERT[part_of(kind)](0)
+
+    def component(vector: Any, index: int) -> Any:
+        if 0 <= index < count:
+            return vector[index]
+        current().outside(kind, index, count)
+        return zero
+
+    return component
 
 
 def _has_conditions(node: ast.expr) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, final
 
 from oxide.language import narrow
 from oxide.language.types import NARROW, SCALARS
+from oxide.language.vectors import VECTORS, Vector, VectorType
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -147,11 +148,54 @@ def _complex_converter(kind: str) -> Callable[..., complex]:
 
 CONVERT |= {kind: _complex_converter(kind) for kind in PARTS}
 
+COMPONENTS = {
+    found.name: found
+    for made_of in VECTORS.values()
+    for scalar in SCALARS.values()
+    for found in [VectorType(made_of, scalar)]
+}
+"""The types of vectors by name."""
+
+
+def part_of(kind: str) -> str:
+    """Returns the type of a vector's components. Returns any other type as it is."""
+    return COMPONENTS[kind].scalar.name if kind in COMPONENTS else kind
+
+
+def each(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of vectors and scalars that computes a vector of the type ``kind`` from the results of
+    ``function`` for each component."""
+    made_of, count = COMPONENTS[kind].made_of, COMPONENTS[kind].count
+
+    def of_vectors(*args: Any) -> Any:
+        columns = [list(arg) if isinstance(arg, Vector) else [arg] * count for arg in args]
+        return made_of(*[function(*row) for row in zip(*columns, strict=True)])
+
+    return of_vectors
+
+
+def _vector_converter(kind: str) -> Callable[..., Any]:
+    convert, fields = CONVERT[part_of(kind)], COMPONENTS[kind].made_of._fields
+    of_one = each(kind, convert)
+
+    def converted(*parts: Any, **named: Any) -> Any:
+        if len(parts) + len(named) == 1:
+            return of_one(*parts)
+        parts = (*parts, *[named[name] for name in fields[len(parts) :]])
+        return COMPONENTS[kind].made_of(*map(convert, parts))
+
+    return converted
+
+
+CONVERT |= {kind: _vector_converter(kind) for kind in COMPONENTS}
+
 
 def conversion(source: str, target: str) -> Convert | None:
     """Returns the function that converts numbers of one type to another. Returns None if the conversion changes no
     number, or if ``target`` is ""."""
     if target == "" or source == target:
+        return None
+    if source in COMPONENTS and target in COMPONENTS and conversion(part_of(source), part_of(target)) is None:
         return None
     if (
         source in INTEGERS
@@ -274,6 +318,9 @@ _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operato
 def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
     """Returns the function of a binary operator, or None if the interpreter has no such function. The caller converts
     the operands to the types ``left`` and ``right`` first."""
+    if result in COMPONENTS:
+        of_parts = binary(name, *map(part_of, (left, right, result)))
+        return None if of_parts is None else each(result, of_parts)
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
@@ -302,6 +349,9 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
     """Returns the function of a unary operator, or None if the interpreter has no such function. The caller converts
     the operand to the type of the result first."""
+    if result in COMPONENTS:
+        of_parts = unary(name, part_of(result))
+        return None if of_parts is None else each(result, of_parts)
     if result == "bool_":
         return operator.not_ if name == "Invert" else None
     of_numbers = _UNARY[name]

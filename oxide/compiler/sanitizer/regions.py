@@ -292,7 +292,7 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
         if isinstance(parameter, NumbaParameter):
             memory = _memory(parameter.type)
         elif kinds[:1] == ["ptr"]:
-            memory = [(0, 1, parameter.dtype.itemsize, 0)]
+            memory = [(0, 1, parameter.components * parameter.dtype.itemsize, 0)]
             lengths = parameter.ndim
         for address, length, itemsize, ndim in memory:
             views[words + address] = len(found)

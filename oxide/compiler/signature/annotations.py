@@ -16,6 +16,7 @@ from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, lo
 from oxide.errors import CompileError
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.types import ATOMIC, OF_PYTHON, SCALAR_NAMES, SCALARS, ScalarType, of_dtype
+from oxide.language.vectors import Vector, VectorType
 
 from .signature import (
     SLICES,
@@ -116,7 +117,7 @@ def _declared(function: Callable[..., Any], name: str, annotation: Any, names: N
     """Returns an annotation of a device function; None for a generic parameter. Raises ``CompileError``."""
     what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
     value = names.evaluate(annotation, f"{what}: the annotation", name)
-    if isinstance(value, ScalarType):
+    if isinstance(value, ScalarType | VectorType):
         declared = Annotation("scalar", value)
     elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
         declared = _slice_of(function, what, name, value)
@@ -131,7 +132,9 @@ def _declared(function: Callable[..., Any], name: str, annotation: Any, names: N
         )
     else:
         return None
-    if not isinstance(declared.scalar, ScalarType):
+    if isinstance(declared.scalar, VectorType) and isinstance(declared.scalar.scalar, TypeVar):
+        return None
+    if not isinstance(declared.scalar, ScalarType | VectorType):
         problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
         raise at_parameter(function, name, problem)
     return declared
@@ -192,6 +195,13 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         return NumbaParameter(kernel, name, ArrayType(annotation.dtype, annotation.ndim))
     if annotation is Callable or annotation is typing.Callable or get_origin(annotation) is Callable:
         return _function_parameter(function, kernel, name, annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Vector):
+        problem = f"{name} is annotated {annotation.__name__}; say of what, as in {annotation.__name__}[f32]"
+        raise refused_parameter(function, kernel, name, problem)
+    if isinstance(annotation, VectorType):
+        from .tuples import vector_parameter
+
+        return vector_parameter(kernel, name, annotation, functools.partial(refused_parameter, function, kernel, name))
     if annotation is tuple or get_origin(annotation) is tuple or hasattr(annotation, "_fields"):
         from .tuples import tuple_parameter
 
@@ -207,19 +217,24 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     else:
         shown = getattr(annotation, "__name__", None) or repr(annotation)
         raise refused_parameter(function, kernel, name, f"{name} is annotated {shown}; {of_annotation(annotation)}")
-    scalar = found.scalar
+    scalar, components = found.scalar, 1
+    if isinstance(scalar, VectorType):
+        scalar, components = scalar.scalar, scalar.count
+        if found.kind == "atomic":
+            problem = f"{name}: an AtomicSlice has scalars, not vectors; no atomic operation takes several numbers"
+            raise refused_parameter(function, kernel, name, problem)
     if isinstance(scalar, TypeVar):
         choices = _choices(function, kernel, name, found.kind, scalar)
-        return OpenParameter(kernel, name, found.kind, scalar.__name__, choices, found.tile, found.ndim)
+        return OpenParameter(kernel, name, found.kind, scalar.__name__, choices, found.tile, found.ndim, components)
     if not isinstance(scalar, ScalarType):
-        problem = f"the elements of a slice are scalars: {of_element(scalar)}"
+        problem = f"the elements of a slice are scalars or vectors: {of_element(scalar)}"
         raise refused_parameter(function, kernel, name, f"{name}: {problem}")
     if found.kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, found.kind, scalar, found.tile, ndim=found.ndim)
+    return Parameter(kernel, name, found.kind, scalar, found.tile, ndim=found.ndim, components=components)
 
 
 def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
@@ -339,6 +354,8 @@ def of_element(annotation: Any) -> str:
     """Returns advice for the element type of a slice. ``annotation`` is the refused element type."""
     scalars = _scalars_for(annotation)
     shown = getattr(annotation, "__name__", repr(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, Vector):
+        return f"say of what the vectors are, as in {shown}[f32]"
     return f"write {scalars}, not {shown}" if scalars else SCALAR_NAMES
 
 

@@ -39,6 +39,8 @@ SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AX
 """The kind and the number of axes of each slice type."""
 ROWS = (0,)
 """``Rows.shape``. Stands for the sides of a tile that is a row, of as many elements as the slice has columns."""
+_WIDEST = 16
+"""The bytes of the longest vector that one thread loads or stores at once."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
 
@@ -78,6 +80,9 @@ class Parameter:
     """For a function, a tuple or a complex number, the scalars that are passed instead of it."""
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
+    components: int = 1
+    """The number of components of an element: 2 to 4 for a vector. The last axis of its box is that of the
+    components."""
     of_tiles: str = ""
     """For a tensor of a tile kernel, the name of its annotation: ``Tensor``, ``Partition`` or ``Target``."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
@@ -104,7 +109,12 @@ class Parameter:
             return f"tile.{self.of_tiles}[{self.scalar.name}, {self.ndim}]"
         if self.lifted is not None:
             return self.lifted.annotation
-        return shown(self.kind, self.scalar.name, self.tile, self.ndim)
+        return shown(self.kind, self.element, self.tile, self.ndim)
+
+    @property
+    def element(self) -> str:
+        """Returns the type of a slice's elements as it is written."""
+        return _element(self.scalar.name, self.components)
 
     @property
     def identity(self) -> str:
@@ -126,8 +136,15 @@ class Parameter:
 
     @property
     def alignment(self) -> int:
-        """Returns the alignment of a tiled output's address, in bytes."""
-        return alignment_of(self.tile, self.dtype.itemsize)
+        """Returns the alignment of a box's address, in bytes: of the tiles of an output, and of vectors that are loaded
+        and stored whole. It is 1 if any address that fits the scalars will do."""
+        size = self.components * self.dtype.itemsize
+        whole = self.components > 1 and self.scalar.kind != "c" and size & (size - 1) == 0 and size <= _WIDEST
+        return max(size if whole else 1, alignment_of(self.tile, size) if self.tile else 1)
+
+    def elements(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of a box as the kernel sees it: without the axis of a vector's components."""
+        return shape[:-1] if self.components > 1 else shape
 
     @property
     def struct_format(self) -> str:
@@ -305,11 +322,16 @@ class OpenParameter:
     """The scalar types that the variable may stand for: its constraints, or all scalar types."""
     tile: tuple[int, ...] = ()
     ndim: int = 1
+    components: int = 1
 
     @property
     def annotation(self) -> str:
         """Returns the annotation as it is written."""
-        return shown(self.kind, self.variable, self.tile, self.ndim)
+        return shown(self.kind, _element(self.variable, self.components), self.tile, self.ndim)
+
+    def elements(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of a box as the kernel sees it: without the axis of a vector's components."""
+        return shape[:-1] if self.components > 1 else shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -326,7 +348,9 @@ class OpenParameter:
 
     def closed(self, scalar: ScalarType) -> Parameter:
         """Returns the parameter with ``scalar`` for the type variable."""
-        return Parameter(self.kernel, self.name, self.kind, scalar, self.tile, ndim=self.ndim)
+        return Parameter(
+            self.kernel, self.name, self.kind, scalar, self.tile, ndim=self.ndim, components=self.components
+        )
 
 
 @final
@@ -411,13 +435,18 @@ def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str
     return f"{_SHOWN[kind]}{ndim if ndim > 1 else ''}[{element}{layout}]"
 
 
+def _element(scalar: str, components: int) -> str:
+    """Returns the type of a slice's elements as it is written."""
+    return scalar if components == 1 else f"Vec{components}[{scalar}]"
+
+
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     """Returns the alignment of a tiled output: the greatest power of two that divides a tile row's bytes, up to 16. A
     vector of 16 bytes is the longest that one thread loads or stores at once. Whole rows have that of an element."""
     if tile == ROWS:
         return min(itemsize & -itemsize, 16)
     row = tile[-1] * itemsize
-    return min(row & -row, 16)
+    return min(row & -row, _WIDEST)
 
 
 def refused_parameter(function: Callable[..., Any], kernel: str, name: str, problem: str) -> CompileError:

@@ -21,6 +21,7 @@ import numpy as np
 from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language.types import SCALAR_NAMES, ScalarType
+from oxide.language.vectors import Vector, VectorType
 
 from .signature import Parameter, leaves, refused_argument
 
@@ -42,6 +43,11 @@ class Fields:
     elements: tuple[Parameter, ...]
 
     @property
+    def is_vector(self) -> bool:
+        """Returns whether the tuple is a vector."""
+        return issubclass(self.made_of, Vector)
+
+    @property
     def parts(self) -> tuple[Parameter, ...]:
         """Returns the scalars in the order in which they are passed, those of inner tuples included."""
         return tuple(leaves(self.elements))
@@ -49,6 +55,8 @@ class Fields:
     @property
     def annotation(self) -> str:
         """Returns the annotation as it is written."""
+        if self.is_vector:
+            return f"{self.made_of.__name__}[{self.elements[0].annotation}]"
         if self.names:
             return self.made_of.__name__
         return f"tuple[{', '.join(element.annotation for element in self.elements)}]"
@@ -75,6 +83,8 @@ class Fields:
         contain it, or if only the typing can decide."""
         if isinstance(node.ctx, ast.Store):
             return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
+        if self.is_vector:
+            return None  # typing knows the methods, too
         constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
         if constant and self.element(node) is None:
             listed = self.names if isinstance(node, ast.Attribute) else [f"[{n}]" for n in range(len(self.elements))]
@@ -88,7 +98,7 @@ class Fields:
         does not fit its type.
         """
         if type(argument) is not self.made_of and not self._takes(argument):
-            fields = ", ".join(f"{name}=…" for name in self.names)
+            fields = ", ".join("…" if self.is_vector else f"{name}=…" for name in self.names)
             advice = f"pass {self.annotation}({fields})" if self.names else "pass a tuple"
             raise refused_argument(self, f"{written(argument):.80} ({type(argument).__name__})", advice)
         if len(argument) != len(self.elements):
@@ -135,6 +145,8 @@ def tuple_parameter(
         inner = f"{name}.{names[number]}" if names else f"{name}[{number}]"
         if isinstance(kind, ScalarType):
             elements.append(Parameter(kernel, inner, "scalar", kind))
+        elif isinstance(kind, VectorType):
+            elements.append(vector_parameter(kernel, inner, kind, refuse))
         elif kind is tuple or get_origin(kind) is tuple or _is_named(kind):
             elements.append(tuple_parameter(kernel, inner, kind, evaluate, refuse))
         else:
@@ -143,6 +155,19 @@ def tuple_parameter(
             raise refuse(f"{inner} {what}; the elements of a tuple are scalars ({SCALAR_NAMES}), or tuples of these")
     fields = Fields(kernel, name, made_of, names, tuple(elements))
     return Parameter(kernel, name, "tuple", _NO_SCALAR, lifted=fields)
+
+
+def vector_parameter(
+    kernel: str, name: str, annotation: VectorType, refuse: Callable[[str], CompileError]
+) -> Parameter:
+    """Returns the parameter for ``Vec3[f32]``."""
+    scalar, names = annotation.scalar, annotation.made_of._fields
+    if not isinstance(scalar, ScalarType):
+        raise refuse(f"{name} is {annotation}, and a vector that is passed has components of one known type, as f32")
+    elements = tuple(Parameter(kernel, f"{name}.{field}", "scalar", scalar) for field in names)
+    return Parameter(
+        kernel, name, "tuple", _NO_SCALAR, lifted=Fields(kernel, name, annotation.made_of, names, elements)
+    )
 
 
 def _is_named(annotation: Any) -> bool:

@@ -41,6 +41,8 @@ class TypedCall:
 
     signature: Signature
     callee: Any = None
+    is_method: bool = False
+    """True for a method of a vector, whose first argument is the vector."""
     captures: bool = False
     """True if the callee is a value in the kernel that holds the numbers which the called function captures."""
     made: ArrayElements | None = None

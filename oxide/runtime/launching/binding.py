@@ -106,7 +106,8 @@ class ParameterSlot(core.ParameterSlot):
         self.bits = self.dtype
         if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
             self.bits = parameter.scalar.bits_dtype
-        self.alignment = parameter.alignment if kind == core.TILES and isinstance(parameter, Parameter) else 1
+        self.alignment = parameter.alignment if kind <= core.TILES and isinstance(parameter, Parameter) else 1
+        self.components = parameter.components if isinstance(parameter, Parameter) else 1
         self.ndim = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == core.SCALAR and isinstance(parameter, Parameter) else None
         self._integers: Any = None if scalar is None else scalar.integers
@@ -436,6 +437,10 @@ def _bind(launch: Any, plan: Any, arguments: tuple[Any, ...]) -> bool:
                 or box._strides is not None
             ):
                 return False
+            elif slot.components > 1:
+                words = _vector_words(slot, box)
+                if words is None:
+                    return False
             elif slot.ndim == 1:
                 words = box._words or _words(box)
             elif slot.ndim == len(box._shape):
@@ -447,19 +452,21 @@ def _bind(launch: Any, plan: Any, arguments: tuple[Any, ...]) -> bool:
                 if device is not None:
                     return False
                 device = allocation.device
+            if kind != _ARGUMENT and box._ptr % slot.alignment:
+                return False
             if kind == _SLICE:
                 reads.append(allocation)
-            elif kind == _ARGUMENT or box._ptr % slot.alignment == 0:
-                writes.append(allocation)
-                if kind != _ARGUMENT and box._size > slot.most and box._shape != slot.fits:
-                    plan.short = True
             else:
-                return False
+                writes.append(allocation)
+                if kind != _ARGUMENT and box._size // slot.components > slot.most and box._shape != slot.fits:
+                    plan.short = True
             if slot.before:
                 pieces.append(bytes(slot.before))
             pieces.append(words)
             if slot.judged and kind != _ARGUMENT:
-                integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size,)
+                integers += (
+                    [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size // slot.components,)
+                )
         else:
             if argument is slot.last and slot.last_piece is not None:
                 packed = slot.last_piece, slot.last_words, ()
@@ -505,6 +512,14 @@ def _shaped_words(box: Any) -> bytes:
     words = struct.pack(f"@{1 + len(box._shape)}Q", box._ptr, *box._shape)
     box._shaped_words = words
     return words
+
+
+def _vector_words(slot: Any, box: Any) -> bytes | None:
+    """Returns the words of a box of vectors, or None if its last axis is not that of their components."""
+    *shape, components = box._shape or (0,)
+    if components != slot.components or slot.ndim not in (1, len(shape)):
+        return None
+    return struct.pack(f"@{1 + slot.ndim}Q", box._ptr, *([math.prod(shape)] if slot.ndim == 1 else shape))
 
 
 def _overlap(outputs: list[Any]) -> bool:

@@ -206,7 +206,7 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         assert block is not None
         output = self._specialization.parameters[self._plan.outputs[0]]
         assert isinstance(output, Parameter)
-        tile = output.tile
+        tile, shape = output.tile, output.elements(shape)
         by_places = self._plan.axes > 1 and len(shape) == output.ndim in (2, 3) and len(tile) != 1
         if tile == ROWS and block[1] == block[2] == 1:
             return _whole_clusters(LaunchConfig.for_num_elems(-(-shape[0] // items[0]), block[0]), described.cluster)
@@ -283,13 +283,14 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         plan, kernel = self._plan, self._kernel
         plan.short = False
         for place, slot in zip(plan.outputs, plan.reached, strict=True):
-            shape = shape_of(arguments[place])
+            given = shape_of(arguments[place])
+            shape = None if given is None else slot.parameter.elements(given)
             size = 0 if shape is None else math.prod(shape)
             if shape is None or size <= slot.most:
                 continue
             reached, instead = reach(plan, slot, shape, width_of(plan, arguments))
             if reached == size:
-                slot.fits = shape
+                slot.fits = given
                 continue
             if not (kernel.description.sanitize or sanitizing.requested()):
                 plan.warn_no_more()

@@ -40,8 +40,9 @@ def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
             continue
         shape = shape_of(argument)
         if shape is not None:
+            axes: tuple[int, ...] = parameter.elements(shape)
             if width in parameter.lengths:
-                return shape[parameter.lengths.index(width)] if parameter.ndim > 1 else math.prod(shape)
+                return axes[parameter.lengths.index(width)] if parameter.ndim > 1 else math.prod(axes)
         elif parameter.lifted is not None:
             names = [part.name for part in parameter.lifted.parts]
             if width in names:

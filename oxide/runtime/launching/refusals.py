@@ -81,7 +81,8 @@ def _check_contracts(
             continue
         if isinstance(spec, BoxSpec) and parameter.lifted is None:
             names = (parameter.name,) if parameter.kind == "scalar" else parameter.lengths
-            known |= zip(names, spec.shape if parameter.ndim > 1 else (math.prod(spec.shape),), strict=True)
+            shape = parameter.elements(spec.shape)
+            known |= zip(names, shape if parameter.ndim > 1 else (math.prod(shape),), strict=True)
         elif isinstance(argument, DeviceOperation):
             continue
         elif parameter.kind == "tuple" and parameter.lifted is not None:
@@ -156,6 +157,13 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"contiguous memory; dup(view) makes a contiguous box{strided}",
             )
         # A generic parameter is checked again when its type is known.
+        if isinstance(parameter, Parameter) and parameter.components > 1 and box.ptr % parameter.alignment:
+            raise _refusal(
+                kernel,
+                parameter,
+                f"one at an address that is no multiple of {parameter.alignment}, where the vectors of "
+                f"{parameter.annotation} begin; dup(box) copies it to such an address",
+            )
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,
@@ -242,6 +250,22 @@ def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np
 def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tuple[int, ...]) -> None:
     """Checks the number of axes. A slice of one axis takes any box, in row-major order; a slice of several axes takes
     only a box with that number of axes."""
+    if parameter.components > 1:
+        if shape[-1:] != (parameter.components,):
+            raise _refusal(
+                kernel,
+                parameter,
+                f"a box of shape {shape}: the last axis of {parameter.annotation} is that of the vectors, and has "
+                f"{parameter.components}; box.reshape(…) gives the same memory other axes",
+            )
+        if parameter.ndim not in (1, len(shape) - 1):
+            raise _refusal(
+                kernel,
+                parameter,
+                f"a box of shape {shape}: {parameter.annotation} takes one of {parameter.ndim + 1} axes, of which the "
+                "last is that of the vectors; box.reshape(…) gives the same memory other axes",
+            )
+        return
     if parameter.ndim not in (1, len(shape)):
         axes = "one axis" if len(shape) == 1 else f"{len(shape)} axes"
         raise _refusal(
@@ -317,7 +341,8 @@ def _conflict(first: Parameter, other: DeviceBox, second: Parameter, box: Device
     same = first.kind == second.kind and first.tile == second.tile and other.ptr == box.ptr
     if first.ndim > 1 or second.ndim > 1:
         same = same and first.ndim == second.ndim and other.shape[1:] == box.shape[1:]
-    return not (same and first.dtype.itemsize == second.dtype.itemsize)
+    sizes = [each.components * each.dtype.itemsize for each in (first, second)]
+    return not (same and sizes[0] == sizes[1])
 
 
 def _refuse_uneven_rows(

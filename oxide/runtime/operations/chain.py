@@ -310,7 +310,7 @@ def _shapes(launched: Launched) -> set[tuple[int, ...]]:
 
 def bytes_of(parameter: Parameter, value: tuple[int, ...]) -> int:
     """Returns the size of a slice in bytes. ``value`` is its address and its lengths."""
-    nbytes: int = parameter.dtype.itemsize * number_of_elements(value[1:])
+    nbytes: int = parameter.components * parameter.dtype.itemsize * number_of_elements(value[1:])
     return nbytes
 
 

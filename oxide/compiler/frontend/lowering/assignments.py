@@ -16,9 +16,10 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
 from oxide.language.types import ScalarType
+from oxide.language.vectors import VectorType
 
 from .registry import lowering_registry, note
-from .types import NUMBA_TYPES, assignment_problem, display, is_narrowed
+from .types import assignment_problem, composite_of, display, is_narrowed
 from .whole_numbers import ASSIGN, end_of_chain
 
 
@@ -26,8 +27,8 @@ from .whole_numbers import ASSIGN, end_of_chain
 class Assignment:
     """The conversion of a value that is assigned to an annotated local variable, as a function in numba's IR."""
 
-    def __init__(self, variable: str, scalar: ScalarType) -> None:
-        self._numba_type_ = AssignmentType(variable, NUMBA_TYPES[scalar.name])
+    def __init__(self, variable: str, kind: ScalarType | VectorType) -> None:
+        self._numba_type_ = AssignmentType(variable, composite_of(kind))
 
 
 class AssignmentType(types.Callable):  # type: ignore[misc]

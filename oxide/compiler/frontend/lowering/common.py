@@ -15,6 +15,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir.recognise import bounds_check
 
+from .composites import load_element, store_element
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, typing_registry, value_if
 from .types import PLACE, conversion_problem, display
@@ -234,16 +235,14 @@ def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, i
     """Returns the element at ``index``, or zero if ``inside`` is false."""
 
     def load() -> Any:
-        return context.unpack_value(builder, dtype, builder.gep(data, [index]))
+        return load_element(context, builder, dtype, builder.gep(data, [index]))
 
     return value_if(builder, inside, load, context.get_constant_null(dtype))
 
 
 def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:
     """Returns the element at an address. The load is marked as having no bounds check of its own."""
-    loaded = builder.load(address)
-    mark_unchecked(builder, loaded)
-    return context.data_model_manager[dtype].from_data(builder, loaded)
+    return load_element(context, builder, dtype, address, lambda loaded: mark_unchecked(builder, loaded))
 
 
 def mark_unchecked(builder: Any, access: Any) -> None:
@@ -294,5 +293,5 @@ def writable(kind: Any, accepts: Callable[[Any, Any], bool], locate: Locate) -> 
         value = context.cast(builder, args[2], value_type, array.dtype)
         inside, data, offset = locate(context, builder, array, args[0], index, args[1])
         with builder.if_then(inside, likely=True):
-            context.pack_value(builder, array.dtype, value, builder.gep(data, [offset]))
+            store_element(context, builder, array.dtype, value, builder.gep(data, [offset]))
         return context.get_dummy_value()

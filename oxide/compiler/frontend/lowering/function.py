@@ -34,7 +34,7 @@ from .common import structure
 from .complex_numbers import as_numbas
 from .registry import lowering_registry, note, proxy, running, session
 from .slices import SliceType
-from .types import NUMBA_TYPES, OPEN, conversion_problem, display
+from .types import NUMBA_TYPES, OPEN, composite_of, conversion_problem, display
 
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
@@ -89,7 +89,7 @@ class DeviceDispatcher(ContextDispatcher):
         annotation = self.annotations.get(name)
         if annotation is None:
             return given
-        scalar = NUMBA_TYPES[annotation.scalar.name]
+        scalar = composite_of(annotation.scalar)
         if annotation.kind == "scalar":
             shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
         else:
@@ -106,7 +106,7 @@ class DeviceDispatcher(ContextDispatcher):
     def compile_device(self, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if args not in self.overloads:
             declared = self.annotations.get("return")
-            returned = None if declared is None or declared.kind != "scalar" else NUMBA_TYPES[declared.scalar.name]
+            returned = None if declared is None or declared.kind != "scalar" else composite_of(declared.scalar)
             result = DeviceDispatcher.compile_function(self.py_func, args, returned)
             self.overloads[args] = result
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])

@@ -32,6 +32,7 @@ from .types import (
     Place,
     WeakInteger,
     forms_of,
+    makes_vector,
     operand_of,
     operation_of,
 )
@@ -51,7 +52,7 @@ _SHIFTS: Final = (operator.lshift, operator.rshift)
 _POWERS: Final = (operator.pow, pow)
 _EXTREMES: Final = (min, max)
 _UNARY: Final = (operator.neg, operator.pos, operator.invert, abs)
-_SYMBOLS: Final[dict[Any, str]] = {
+SYMBOLS: Final[dict[Any, str]] = {
     operator.add: "+",
     operator.sub: "-",
     operator.mul: "*",
@@ -99,7 +100,7 @@ def integer_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _signature(key: Any, args: tuple[Any, ...], operands: list[Operand]) -> Any:
-    symbol = _SYMBOLS.get(key) or str(getattr(key, "__name__", ""))
+    symbol = SYMBOLS.get(key) or str(getattr(key, "__name__", ""))
     if len(args) == 1 and key in _UNARY:
         kind = _type_of(promotion.unary(symbol, *operands))
         return signature(kind, _computed(kind))
@@ -164,7 +165,9 @@ def unify_integers(first: Any, second: Any) -> Any:
 def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for
     literals. Tuples, and the functions that oxide types, keep them."""
-    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
+    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable):
+        return args
+    if _is_oxides(function) or makes_vector(function):
         return args
     return as_numbas(args)
 

@@ -25,7 +25,7 @@ from numba.cuda.typing.templates import signature
 from oxide.language import intrinsics
 
 from .registry import compiler_pass, is_numbas, lowering_registry, session
-from .types import ARITHMETIC, COMPARISONS, OPEN, HalfType, OpenFloat, OpenInteger, Place, operation_of
+from .types import ARITHMETIC, COMPARISONS, OPEN, HalfType, OpenFloat, OpenInteger, Place, makes_vector, operation_of
 
 _ARITHMETIC = frozenset(
     {
@@ -115,9 +115,9 @@ def _meets(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether arguments that are open floats stay open. They stay open in calls of device functions and in
-    tuples."""
-    return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
+    """Returns whether arguments that are open floats stay open. They stay open in calls of device functions, in tuples
+    and in vectors."""
+    return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or makes_vector(function)
 
 
 def _closed(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from numba.cuda.core import ir as numba_ir
 
 from oxide.compiler.check.rewritten import Numbered, numbered
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
+from oxide.language.vectors import VECTORS
 
 from .assignments import AssignmentType
 from .captured import ConstantArrayType
@@ -24,7 +25,8 @@ from .function import DeviceDispatcher, FunctionValueType
 from .registry import compiler_pass, session
 from .shared import BlockArrayType
 from .tensor.fragments import FragmentType
-from .types import NAMES, OPEN, is_narrowed
+from .types import NAMES, OPEN, ComponentsType, is_narrowed
+from .vector_operations import AS_FUNCTIONS, VectorClass, method_of
 
 _NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
 
@@ -66,8 +68,8 @@ class Typings:
 
 
 def name_of(kind: Any) -> str:
-    """Returns oxide's name of a scalar type. Returns "" for any other type."""
-    return _NAMES.get(types.unliteral(kind), "")
+    """Returns oxide's name of a type of numbers or vectors. Returns "" for any other type."""
+    return str(kind.name) if isinstance(kind, ComponentsType) else _NAMES.get(types.unliteral(kind), "")
 
 
 def _signature(found: Any) -> Signature:
@@ -208,9 +210,13 @@ class _Keeper:
             call.callee = self.kept.of(kind.dispatcher.py_func, found.args)
         elif isinstance(kind, types.RecursiveCall):
             call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
+        elif isinstance(kind, VectorClass):
+            call.callee = name_of(kind.dtype)
         elif isinstance(kind, types.Function):
-            of_complex = kind.typing_key is complex_of
-            call.callee = name_of(found.return_type) if of_complex else kind.typing_key
+            makes = kind.typing_key is complex_of or kind.typing_key in VECTORS.values()
+            call.callee = name_of(found.return_type) if makes else kind.typing_key
+        elif isinstance(kind, types.BoundFunction) and isinstance(kind.this, ComponentsType):
+            self._method(call, kind, found)
         elif isinstance(kind, types.BoundFunction):
             call.callee = None
         else:
@@ -222,6 +228,17 @@ class _Keeper:
             layout = made.layout
             call.made = ArrayElements((layout.rows, layout.columns), layout.dtype, made.shown)
         self.typed.calls.setdefault(number, call)
+
+    def _method(self, call: TypedCall, kind: Any, found: Any) -> None:
+        """Records a call of a vector's method as that of a function, whose first argument is the vector."""
+        call.is_method = True
+        name = kind.typing_key.rpartition(".")[2]
+        if name in AS_FUNCTIONS:
+            call.callee = AS_FUNCTIONS[name][0]
+            call.signature = Signature(tuple(map(name_of, (found.recvr, *found.args))), name_of(found.return_type))
+            return
+        function = self.state.typingctx.resolve_value_type(method_of(kind.this, name))
+        call.callee = self.kept.of(function.dispatcher.py_func, (kind.this, *found.args))
 
     def _last_phi(self, name: str) -> str:
         """Returns the target of the last phi that a value reaches, through any number of phis."""

@@ -31,6 +31,7 @@ from .common import (
     structure,
     writable,
 )
+from .composites import store_element
 from .primitives import call, site
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import SliceType, count_of, lower_flat, note_read_only
@@ -165,7 +166,7 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
     value = context.cast(builder, args[1], value_type, kind.dtype)
     inside, offset = _place(builder, kind, ref)
     with builder.if_then(inside, likely=True):
-        context.pack_value(builder, kind.dtype, value, builder.gep(ref.data, [offset]))
+        store_element(context, builder, kind.dtype, value, builder.gep(ref.data, [offset]))
 
 
 # ``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout

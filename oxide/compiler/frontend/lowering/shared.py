@@ -32,10 +32,11 @@ from .common import (
     readable,
     writable,
 )
+from .composites import alignment_of
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import SliceType, check_indices
-from .types import PLACE, display
+from .types import PLACE, ComponentsType, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -101,7 +102,8 @@ def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
         element = context.get_data_type(kind.dtype)
         count = math.prod(kind.shape)
         if name == "LocalArray":
-            return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
+            memory = local_memory(context, builder, element, count, alignment_of(context, kind.dtype))
+            return builder.bitcast(memory, element.as_pointer())
         alignment = kind.alignment or max(LEAST_ALIGNMENT, context.get_abi_alignment(element))
         memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
         return builder.bitcast(memory, element.as_pointer())
@@ -227,7 +229,7 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
 def _dtype(name: str, given: Any) -> Any:
     if isinstance(given, types.Function) and given.typing_key is bool:
         return types.boolean  # in a kernel, bool_ is Python's class bool
-    if not isinstance(given, types.NumberClass):
+    if not isinstance(given, types.NumberClass) and not isinstance(getattr(given, "dtype", None), ComponentsType):
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None
     return given.dtype

@@ -33,6 +33,7 @@ from .common import (
     same_form,
     structure,
 )
+from .composites import store_element
 from .registry import lowering_registry, note, proxy, typing_registry
 from .thread import ThreadIndexType
 from .types import PLACE, display
@@ -286,10 +287,10 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = context.cast(builder, args[2], sig.args[2], kind.dtype)
     if kind.kind == "scatter":
         with builder.if_then(axes_inside(builder, kind, places), likely=True):
-            context.pack_value(builder, kind.dtype, value, builder.gep(data, [offset]))
+            store_element(context, builder, kind.dtype, value, builder.gep(data, [offset]))
         return context.get_dummy_value()
-    stored = context.data_model_manager[kind.dtype].as_data(builder, value)
-    mark_unchecked(builder, builder.store(stored, builder.gep(data, [offset])))
+    address = builder.gep(data, [offset])
+    store_element(context, builder, kind.dtype, value, address, lambda stored: mark_unchecked(builder, stored))
     return context.get_dummy_value()
 
 

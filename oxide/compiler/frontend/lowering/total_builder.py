@@ -18,8 +18,9 @@ from numba.cuda.core import ir as numba_ir
 
 from oxide.compiler.ir.known_functions import FAST, total_function
 
+from .composites import components, packed
 from .registry import session
-from .types import operation_of
+from .types import ComponentsType, operation_of
 
 _SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
 
@@ -111,25 +112,30 @@ def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
     """
     operation = operation_of(function)
     subtracts = operation is operator.sub
-    if not (subtracts or operation is operator.add) or result not in (types.float32, types.float64):
+    part = result.dtype if isinstance(result, ComponentsType) else result
+    if not (subtracts or operation is operator.add) or part not in (types.float32, types.float64):
         return None
     signature = lower.fndesc.calltypes[expression]
-    if signature.return_type != result or any(kind != result for kind in signature.args):
+    if signature.return_type != result or any(kind not in (result, part) for kind in signature.args):
         return None
     left, right = expression.lhs.name, expression.rhs.name
     builder = lower.builder
-    if (product := _product(lower, left, result)) is not None:
-        addend = _value(lower, right, result)
-        return builder.fma(*product.operands, builder.fneg(addend) if subtracts else addend)
-    if (product := _product(lower, right, result)) is not None:
-        first, second = product.operands
-        return builder.fma(builder.fneg(first) if subtracts else first, second, _value(lower, left, result))
-    return None
+    fused = []
+    if (products := _products(lower, left, result)) is not None:
+        for product, addend in zip(products, _values(lower, right, result, signature.args[1]), strict=True):
+            fused.append(builder.fma(*product.operands, builder.fneg(addend) if subtracts else addend))
+    elif (products := _products(lower, right, result)) is not None:
+        for product, addend in zip(products, _values(lower, left, result, signature.args[0]), strict=True):
+            first, second = product.operands
+            fused.append(builder.fma(builder.fneg(first) if subtracts else first, second, addend))
+    if not fused:
+        return None
+    return packed(builder, result, fused, lower.context) if isinstance(result, ComponentsType) else fused[0]
 
 
-def _product(lower: Any, name: str, kind: Any) -> Any:
-    """Returns the ``fmul`` instruction that computes a temporary of the block being lowered. Returns None if ``name``
-    is a variable of the kernel, or if no multiplication computes it."""
+def _products(lower: Any, name: str, kind: Any) -> list[Any] | None:
+    """Returns the ``fmul`` instructions that compute a temporary of the block being lowered: one, or one for each
+    component of a vector. Returns None if ``name`` is a variable of the kernel, or if no multiplication computes it."""
     if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
         return None
     definitions = lower.func_ir._definitions[name]
@@ -139,8 +145,18 @@ def _product(lower: Any, name: str, kind: Any) -> Any:
     if definition.op != "binop" or definition.fn is not operator.mul:
         return None
     value = lower.loadvar(name)
-    return value if getattr(value, "opname", None) == "fmul" else None
+    parts = [value]
+    if isinstance(kind, ComponentsType):
+        parts = []
+        while isinstance(value, ir.instructions.InsertValue):
+            value, part = value.operands
+            parts.insert(0, part)
+    return parts if all(getattr(part, "opname", None) == "fmul" for part in parts) else None
 
 
-def _value(lower: Any, name: str, kind: Any) -> Any:
-    return lower.context.cast(lower.builder, lower.loadvar(name), lower.typeof(name), kind)
+def _values(lower: Any, name: str, result: Any, kind: Any) -> list[Any]:
+    """Returns the addends of a sum: one, or one for each component of a vector."""
+    value = lower.context.cast(lower.builder, lower.loadvar(name), lower.typeof(name), kind)
+    if not isinstance(result, ComponentsType):
+        return [value]
+    return components(lower.builder, kind, value) if isinstance(kind, ComponentsType) else [value] * result.count

@@ -13,7 +13,7 @@ from oxide.language import promotion
 
 from .complex_numbers import PythonComplex
 from .registry import compiler_pass, is_numbas, refused_at, session
-from .types import HalfType, OpenFloat, OpenInteger, Place, display, operand_of
+from .types import ComponentsType, HalfType, OpenFloat, OpenInteger, Place, display, operand_of
 
 
 @compiler_pass
@@ -47,24 +47,45 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     typed: dict[Any, Any] = {}
     """The first place at which a number of each type is assigned."""
     for variable, kind in kinds.items():
-        found = (
-            types.int64
-            if isinstance(kind, Place)
-            else types.boolean
-            if isinstance(kind, types.BooleanLiteral)
-            else kind
-        )
+        found = _as_assigned(kind)
         if _is_typed(found):
             typed.setdefault(found, places.get(variable, statement.loc))
     if len(typed) > 1:
         (one, first), (two, second) = sorted(typed.items(), key=lambda each: int(each[1].line))[:2]
+        if isinstance(one, ComponentsType):
+            shown = display(two)
+            raise refused_at(
+                second,
+                f"{name} is {display(one)} in line {first.line} and {shown} in line {second.line}, and both reach what "
+                f"follows: a variable has one type; convert one, or annotate it, as in {name}: {shown} = …",
+            )
         one, two = operand_of(one).scalar, operand_of(two).scalar
         raise refused_at(second, promotion.two_types(name, one, first.line, two, second.line))
-    counts = any(isinstance(kind, types.IntegerLiteral | OpenInteger) for kind in kinds.values())
+    counts = any(isinstance(_number(kind), types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
-        problem = promotion.narrow_sum(name, operand_of(kind).scalar)
+        problem = promotion.narrow_sum(name, operand_of(_number(kind)).scalar)
         if problem and counts and any(depends(state, each, statement.target.name) for each in kinds):
+            if isinstance(kind, ComponentsType):
+                problem = (
+                    f"{name} begins as a vector of integer literals and takes the type {display(kind)}, in which a sum "
+                    f"soon wraps: write {name}: {display(kind.of(types.int32))} = …, or {name}: {display(kind)} = … "
+                    "where that is meant"
+                )
             raise refused_at(place, problem)
+
+
+def _number(kind: Any) -> Any:
+    """Returns the type of a number, or that of a vector's components."""
+    return kind.dtype if isinstance(kind, ComponentsType) else kind
+
+
+def _as_assigned(kind: Any) -> Any:
+    """Returns the type that a variable has where a value of the type ``kind`` is assigned."""
+    if isinstance(kind, ComponentsType):
+        return kind.of(_as_assigned(kind.dtype))
+    if isinstance(kind, Place):
+        return types.int64
+    return types.boolean if isinstance(kind, types.BooleanLiteral) else kind
 
 
 def _check_conditional(state: Any, statement: Any) -> None:
@@ -82,6 +103,7 @@ def _check_conditional(state: Any, statement: Any) -> None:
 
 
 def _is_typed(kind: Any) -> bool:
+    kind = _number(kind)
     weak = isinstance(kind, types.IntegerLiteral | OpenFloat | OpenInteger | PythonComplex)
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from oxide.errors import CompileError
 from oxide.language import promotion
 from oxide.language.promotion import Operand
 from oxide.language.types import SCALARS, ScalarType, of_dtype
+from oxide.language.vectors import Vector, VectorType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
@@ -73,12 +75,51 @@ OPEN_INTEGER = OpenInteger("open_integer")
 PLACE = Place("place")
 
 
+class ComponentsType(types.NamedUniTuple):  # type: ignore[misc]
+    """The type of a vector. ``dtype`` is the type of its components."""
+
+    def __init__(self, dtype: Any, made_of: type[Vector[Any]]) -> None:
+        super().__init__(types.unliteral(dtype), len(made_of._fields), made_of)
+        self.name = f"{made_of.__name__}[{display(self.dtype)}]"
+
+    def of(self, dtype: Any) -> ComponentsType:
+        """Returns the type of a vector of equal length with components of another type."""
+        return ComponentsType(dtype, self.instance_class)
+
+    def unify(self, context: Any, other: Any) -> Any:
+        if not (isinstance(other, ComponentsType) and other.count == self.count):
+            return None
+        dtype = context.unify_pairs(self.dtype, other.dtype)
+        return None if dtype is None else self.of(dtype)
+
+    def can_convert_to(self, context: Any, other: Any) -> Any:
+        if not (isinstance(other, ComponentsType) and other.count == self.count):
+            return None
+        return context.can_convert(self.dtype, other.dtype)
+
+    def __unliteral__(self) -> Any:
+        return self
+
+
 NUMBA_TYPES: dict[str, Any] = {
     name: HalfType(scalar) if scalar.precision else getattr(types, {"b": "boolean"}.get(scalar.kind, scalar.dtype_name))
     for name, scalar in SCALARS.items()
 }
 
 NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", OPEN_INTEGER: "i64", PLACE: "i64"}
+
+
+def makes_vector(function: Any) -> bool:
+    """Returns whether a called function is ``Vec2``, ``Vec3`` or ``Vec4``, whose arguments keep their open types."""
+    made = getattr(function, "typing_key", None)
+    return isinstance(made, type) and issubclass(made, Vector)
+
+
+def composite_of(scalar: Any) -> Any:
+    """Returns the type of a value of an annotation's type: of a scalar or of a vector."""
+    if isinstance(scalar, VectorType):
+        return ComponentsType(NUMBA_TYPES[scalar.scalar.name], scalar.made_of)
+    return NUMBA_TYPES[scalar.name]
 
 
 @typeof_impl.register(ScalarType)
@@ -191,12 +232,24 @@ def operand_of(kind: Any) -> Operand:
 def conversion_problem(target: Any, value: Any) -> str | None:
     """Returns the reason why a value of type ``value`` may not be stored as the scalar type ``target``. Returns None if
     it may be stored, by the rule of ``promotion.stored``."""
+    if isinstance(target, ComponentsType):
+        return _vector_problem(conversion_problem, target, value)
     return _no_number(value) or promotion.stored(operand_of(target).scalar, operand_of(value))
 
 
 def assignment_problem(target: Any, value: Any) -> str | None:
     """Does what ``conversion_problem`` does for an assignment to a local variable that is annotated as ``target``."""
+    if isinstance(target, ComponentsType):
+        return _vector_problem(assignment_problem, target, value)
     return _no_number(value) or promotion.annotated(operand_of(target).scalar, operand_of(value))
+
+
+def _vector_problem(problem: Callable[[Any, Any], str | None], target: Any, value: Any) -> str | None:
+    """Returns the reason why a value may not be stored as a vector: ``problem`` gives that of a component."""
+    if not (isinstance(value, ComponentsType) and value.count == target.count):
+        return f"the value is {display(value)}"
+    why = problem(target.dtype, value.dtype)
+    return None if why is None else f"the value is {display(value)}; convert it, as in {display(target)}(v.x, v.y, …)"
 
 
 def _no_number(value: Any) -> str | None:
@@ -227,6 +280,8 @@ def display(numba_type: Any) -> str:
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
         return "None"
+    if isinstance(plain, ComponentsType):
+        return str(plain.name)
     if isinstance(plain, types.BaseNamedTuple):
         return str(plain.instance_class.__name__)
     if isinstance(plain, types.BaseTuple):

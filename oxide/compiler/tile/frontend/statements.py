@@ -71,7 +71,8 @@ class Statements:
         found = without_jumps(statements, returns=returns)
         self._flags |= found.flags
         outer = self._following, self._complete, self._annotated, self._lines
-        self._annotated, self._lines = annotated_locals(self.nodes.function), {}
+        kinds = annotated_locals(self.nodes.function).items()
+        self._annotated, self._lines = {name: kind for name, kind in kinds if isinstance(kind, ScalarType)}, {}
         stored = stored_names(statements)
         unassigned = unassigned_names(statements, self.scope, lambda each: self._constant(each, stored))
         self._following, self._complete = [], stored - unassigned
