@@ -191,7 +191,7 @@ def kernel_of(form: Form) -> Kernel:
         end = min(key_end, min(first + QUERIES, query_end) + shift) if causal else key_end
         matrix = batch * mask_batch + head * mask_head
         # A mask of f32 numbers is added to scores that are scaled already.
-        factor = f32(online_softmax.LOG2_E) if has_mask and not of_truth else scale * f32(online_softmax.LOG2_E)
+        factor = f32(online_softmax.LOG2_E) if has_mask and not of_truth else scale * online_softmax.LOG2_E
         o = tensor.Accumulator((16, width), f32)
         online_softmax.begin(greatest, sums)
         fetch(QUERIES, q_tile, q, first, query_end, query_base, query_stride)

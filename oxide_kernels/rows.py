@@ -412,7 +412,7 @@ def _softmax_wide(wide: Any) -> Kernel:
         factor = wide(1) / block_sum(weight, wide)
         out = output.unchecked_mut
         for i in range(t, width, threads):
-            out[start + i] = exponential(wide(input.unchecked[start + i]) - of_row) * factor
+            out[start + i] = exponential(input.unchecked[start + i] - of_row) * factor
 
     return softmax
 
@@ -434,16 +434,16 @@ def _layer_norm_wide(wide: Any) -> Kernel:
             return
         sums = wide(0)
         for i in range(t, width, threads):
-            sums += wide(input.unchecked[start + i])
+            sums += input.unchecked[start + i]
         mean = block_sum(sums, wide) / wide(width)
         squares = wide(0)
         for i in range(t, width, threads):
-            distance = wide(input.unchecked[start + i]) - mean
+            distance = input.unchecked[start + i] - mean
             squares += distance * distance
         factor = wide(1) / math.sqrt(block_sum(squares, wide) / wide(width) + eps)
         out = output.unchecked_mut
         for i in range(t, width, threads):
-            out[start + i] = (wide(input.unchecked[start + i]) - mean) * factor * wide(weight[i]) + wide(bias[i])
+            out[start + i] = (input.unchecked[start + i] - mean) * factor * weight[i] + bias[i]
 
     return layer_norm
 
@@ -462,7 +462,7 @@ def _rms_norm_wide(wide: Any) -> Kernel:
         factor = wide(1) / math.sqrt(block_sum(squares, wide) / wide(width) + eps)
         out = output.unchecked_mut
         for i in range(t, width, threads):
-            out[start + i] = wide(input.unchecked[start + i]) * factor * wide(weight[i])
+            out[start + i] = input.unchecked[start + i] * factor * weight[i]
 
     return rms_norm
 

@@ -185,8 +185,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                             tensor.load_tile(q_tiles, panel, q, (pair * queries + first, panel * _PANEL), full_q, 0)
                         count = tiles_of_keys(first, queries, keys)
                         for left in range(count - 1, -1, -1):  # from the last tile to the first
-                            stage, turn = i64(used % _STAGES), i64(used // _STAGES)
-                            empty_k.wait(stage, turn - 1)
+                            stage, turn = used % _STAGES, used // _STAGES
+                            empty_k.wait(stage, turn - 1)  # of which only the lowest bit counts
                             fetch(k_tiles, k, kv_head, left * STEP, full_k, stage)
                             empty_v.wait(stage, turn - 1)
                             fetch(v_tiles, v, kv_head, left * STEP, full_v, stage)
@@ -196,7 +196,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
             tensor.increase_registers(consumers)
             own = group * 64
             leads = thread.thread_idx.x % 128 == 0
-            factor = scale * f32(online_softmax.LOG2_E)
+            factor = scale * online_softmax.LOG2_E
             greatest, sums, kept = LocalArray(2, f32), LocalArray(2, f32), LocalArray(2, f32)
             shift = keys - queries
             for number in range(thread.block_idx.x, numbers, blocks):
@@ -204,7 +204,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                 if first < queries:
                     row = first + own + thread.thread_idx.x // 32 % 4 * 16
                     count = tiles_of_keys(first, queries, keys)
-                    limit = i32(row + shift)
+                    limit = row + shift
                     o = tensor.Accumulator((16, width), f32)
                     online_softmax.begin(greatest, sums)
                     full_q.wait(0, done)

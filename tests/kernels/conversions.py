@@ -71,7 +71,9 @@ def _is_conversion(node: ast.Call) -> bool:
 
 def _is_constant(node: ast.expr) -> bool:
     names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-    return not any(isinstance(each, ast.Call) for each in ast.walk(node)) and all(name.isupper() for name in names)
+    return not any(isinstance(each, ast.Call) for each in ast.walk(node)) and all(
+        name.isupper() or name == "math" for name in names
+    )
 
 
 def _without(source: str, call: ast.Call) -> str:
