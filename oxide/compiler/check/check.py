@@ -27,6 +27,7 @@ from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.structures import is_named_tuple
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
 from oxide.language.vectors import VECTORS, VectorType
@@ -646,7 +647,7 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        is_type = isinstance(value, ScalarType | VectorType) or value in VECTORS.values()
+        is_type = isinstance(value, ScalarType | VectorType) or value in VECTORS.values() or is_named_tuple(value)
         if callable(value) and not is_type and not is_numbas(value):
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):

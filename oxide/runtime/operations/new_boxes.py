@@ -18,6 +18,7 @@ import numpy as np
 from oxide.host import core
 from oxide.host.core import new_box
 from oxide.host.messages import byte_count, dtype_name, written
+from oxide.language.structures import dtype_of, is_named_tuple
 from oxide.language.types import as_dtype, converted, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.runtime.awaiting.loading import HostNumbers, announce_numbers
 from oxide.runtime.devices.runtime import current_runtime
@@ -275,7 +276,7 @@ def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 
 def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     """Returns the NumPy dtype of a box. Raises ``TypeError`` for a dtype that a box cannot have."""
-    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
+    resolved = _FLOAT32 if dtype is _F32 else dtype_of(dtype) if is_named_tuple(dtype) else as_dtype(dtype, what)
     require_data(resolved, what)
     return resolved
 

@@ -15,9 +15,9 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir.recognise import bounds_check
 
-from .composites import load_element, store_element
+from .composites import leaves, load_element, of_leaves, store_element
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, typing_registry, value_if
+from .registry import lowering_registry, note, typing_registry, values_if
 from .types import PLACE, conversion_problem, display
 from .whole_numbers import whole
 
@@ -234,10 +234,11 @@ def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
     """Returns the element at ``index``, or zero if ``inside`` is false."""
 
-    def load() -> Any:
-        return load_element(context, builder, dtype, builder.gep(data, [index]))
+    def load() -> list[Any]:
+        return leaves(builder, dtype, load_element(context, builder, dtype, builder.gep(data, [index])))
 
-    return value_if(builder, inside, load, context.get_constant_null(dtype))
+    zeros = leaves(builder, dtype, context.get_constant_null(dtype))
+    return of_leaves(context, builder, dtype, iter(values_if(builder, inside, load, zeros)))
 
 
 def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:
