@@ -132,7 +132,7 @@ def _kind_of(made_of: Any, field: str, evaluate: Callable[[str], Any] | None) ->
         return kind
     if isinstance(kind, type) and issubclass(kind, Vector):
         raise NoStructure(f"{shown} is annotated {kind.__name__}; say of what, as in {kind.__name__}[f32]")
-    what = "has no annotation" if kind is None else f"is annotated {getattr(kind, '__name__', None) or kind!r}"
+    what = "has no annotation" if kind is None else f"is annotated {kind.__name__ if type(kind) is type else kind}"
     raise NoStructure(
         f"{shown} {what}; the fields of a structure are scalars ({SCALAR_NAMES}), vectors, as Vec3[f32], and "
         "NamedTuples of these"
