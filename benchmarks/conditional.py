@@ -74,7 +74,7 @@ def decide(new: Slice[f64], limit: f64, rr: DisjointSlice[f64], going: DisjointS
     squares, flag = rr.get_mut(index), going.get_mut(index)
     if squares is not None and flag is not None:
         squares.value = new[0]
-        flag.value = i32(1) if new[0] > limit else i32(0)
+        flag.value = 1 if new[0] > limit else 0
 
 
 @final

@@ -18,7 +18,7 @@ import numpy as np
 
 import oxide
 from benchmarks.harness import Contender, Session, WrongResult, expect, peer
-from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, Tiles, f32, h2d, i64, kernel, thread, zeros
+from oxide import DisjointSlice, LaunchConfig, SharedArray, Slice, Tiles, f32, h2d, kernel, thread, zeros
 from oxide.testing import use_driver
 from oxide_kernels import sgemm_naive
 
@@ -60,10 +60,10 @@ def block_reduction(x: Slice[f32], out: DisjointSlice[f32]) -> None:
     """A block's sum, in every thread: a tree in shared memory."""
     partial = SharedArray(256, f32)
     idx = thread.index_1d()
-    t = i64(thread.thread_idx.x)
+    t = thread.thread_idx.x
     partial[t] = x[idx.get()]
     thread.sync_threads()
-    half = i64(128)
+    half = 128
     while half > 0:
         if t < half:
             partial[t] = partial[t] + partial[t + half]

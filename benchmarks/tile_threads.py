@@ -146,10 +146,10 @@ def assigned(
                 distance += apart * apart
             if distance < least:
                 best, least = centre, distance
-        element.value = i32(best)
+        element.value = best
         for i in range(points.shape[1]):
             sums.fetch_add((best, i), points[point, i])
-        counts.fetch_add(best, i32(1))
+        counts.fetch_add(best, 1)
 
 
 @kernel(partial=True)
@@ -159,9 +159,9 @@ def chosen(x: Slice2[f32], values: DisjointSlice2[f32], columns: DisjointSlice2[
         largest, places = LocalArray(LARGEST, f32), LocalArray(LARGEST, i64)
         for i in range(LARGEST):
             largest[i] = f32(-math.inf)
-            places[i] = i64(0)
+            places[i] = 0
         for column in range(x.shape[1]):
-            value, place = x[row, column], i64(column)
+            value, place = x[row, column], column
             for i in range(LARGEST):
                 if value > largest[i]:
                     smaller, at = largest[i], places[i]

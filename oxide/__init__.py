@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
+    from oxide.language import random as random  # not in __all__: a star import must not replace Python's
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
@@ -146,6 +147,7 @@ _LATER = {
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
     "profile": "tracing.profiles",
+    "random": "language.random",
     "ray": "ray",
     "tensor": "language.tensor",
     "torch": "interop.torch",

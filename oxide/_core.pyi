@@ -210,6 +210,7 @@ class ParameterSlot:
     alignment: int
     before: int
     bits: Any
+    components: int
     converted: Any
     dtype: Any
     fits: Any

@@ -211,4 +211,4 @@ def warps_in_block() -> i64:
 def lanes_in_warp() -> i64:
     """Returns the number of lanes of this thread's warp. It is 32, except that the last warp of a block may have
     fewer."""
-    return min(i64(32), threads_in_block() - warp.warp_id() * 32)
+    return min(32, threads_in_block() - warp.warp_id() * 32)

@@ -118,7 +118,7 @@ N = TypeVar("N", i8, u8, f8e4m3, f8e5m2, f16, bf16, f32)
 def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
     """Copies a row of ``x`` to ``y`` in each block, and fills the rest of the row with zeros. A thread copies four
     elements at a time."""
-    out, row = y.unchecked_mut, i64(thread.block_idx.x)
+    out, row = y.unchecked_mut, thread.block_idx.x
     if row < x.shape[0]:
         for column in range(4 * thread.thread_idx.x, y.shape[1], 512):
             if column + 4 <= x.shape[1] and x.is_aligned(4):
@@ -141,7 +141,7 @@ def split(x: DeviceBox) -> DeviceOperation[DeviceBox]:
 @kernel(block=128, unchecked=True)  # the loop and the condition keep the indices below the shapes
 def split_rows(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
     """Splits one row in each block."""
-    out, row, width = y.unchecked_mut, i64(thread.block_idx.x), y.shape[1] // 2
+    out, row, width = y.unchecked_mut, thread.block_idx.x, y.shape[1] // 2
     if row < x.shape[0]:
         for column in range(thread.thread_idx.x, width, 128):
             given = x[row, column] if column < x.shape[1] else f32(0)
@@ -160,4 +160,4 @@ def gather(width: u32, table: Slice[T], indices: Slice[I], output: DisjointSlice
     element = output.get_mut(index)
     if element is not None and width > 0:
         row, column = index.get() // width, index.get() % width
-        element.value = table[i64(indices[row]) * width + column]
+        element.value = table[indices[row] * width + column]

@@ -221,7 +221,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
                 c_col = first_col() + col + j * 8
                 if c_row < m:
                     p0, p1, p2, p3 = products[i, j], products[i, j + 1], products[i, j + 2], products[i, j + 3]
-                    store_four(c, c_row * n + c_col, i64(n) - c_col, alpha, beta, p0, p1, p2, p3, vectors)
+                    store_four(c, c_row * n + c_col, n - c_col, alpha, beta, p0, p1, p2, p3, vectors)
 
     return sgemm_tiled
 

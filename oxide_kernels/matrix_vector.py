@@ -16,7 +16,6 @@ from oxide import (
     f16,
     f32,
     f64,
-    i64,
     kernel,
     thread,
     u32,
@@ -69,7 +68,7 @@ def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads
         if row >= m:
             return
-        t, start, width = thread.thread_idx.x % threads, row * n, i64(n)
+        t, start, width = thread.thread_idx.x % threads, row * n, n
         a, b, c, d = wide(0), wide(0), wide(0), wide(0)
         if vectors:
             for i in range(4 * t, width, 4 * threads):

@@ -101,7 +101,7 @@ def kernel_of(form: Form) -> Kernel:
     def fetch(count: i64, tile: Any, source: Any, first: i64, end: i64, base: i64, stride: i64) -> None:
         """Begins to copy ``count`` tokens of a sequence, from ``first`` on. Tokens from ``end`` on are copied as
         zeros."""
-        t = i64(thread.thread_idx.x % THREADS)
+        t = thread.thread_idx.x % THREADS
         for turn in range(count * copies_a_row // THREADS):
             number = t + turn * THREADS
             row, column = number // copies_a_row, number % copies_a_row * _PER_COPY
@@ -136,13 +136,13 @@ def kernel_of(form: Form) -> Kernel:
         """Returns the block's batch, head and first query, the numbers of queries and of keys, and the rows of ``q``
         and ``k`` at which the sequence begins. If the block has no work, the first query is not less than the number of
         queries."""
-        block = i64(thread.block_idx.x)
+        block = thread.block_idx.x
         batch, head, first, query_end, key_end, query_base, key_base = 0, 0, 0, 0, 0, 0, 0
         if packed:
             head, number = block % heads, block // heads
             for sequence in range(len(lengths) - 1):
-                begin = min(max(i64(lengths[sequence]), 0), queries)
-                end = min(max(i64(lengths[sequence + 1]), begin), queries)
+                begin = min(max(lengths[sequence], 0), queries)
+                end = min(max(lengths[sequence + 1], begin), queries)
                 tiles = (end - begin + (QUERIES - 1)) // QUERIES
                 if number >= 0 and number < tiles:
                     first, query_end, key_end = number * QUERIES, end - begin, end - begin
@@ -157,7 +157,7 @@ def kernel_of(form: Form) -> Kernel:
             first = (tiles - 1 - number) * QUERIES
             query_end, key_end = queries, keys
             if has_lengths:
-                key_end = min(max(i64(lengths[batch]), 0), keys)
+                key_end = min(max(lengths[batch], 0), keys)
             query_base = pair * queries
             key_base = (batch * kv_heads + head // (heads // kv_heads)) * keys
         return batch, head, first, query_end, key_end, query_base, key_base
@@ -186,7 +186,7 @@ def kernel_of(form: Form) -> Kernel:
         query_stride, key_stride = (heads, kv_heads) if packed else (1, 1)
         if first >= query_end or out.shape[0] == 0:
             return
-        own = i64(thread.thread_idx.x % THREADS // 32) * 16
+        own = thread.thread_idx.x % THREADS // 32 * 16
         shift = 0 if packed else keys - queries
         end = min(key_end, min(first + QUERIES, query_end) + shift) if causal else key_end
         matrix = batch * mask_batch + head * mask_head

@@ -289,7 +289,7 @@ def kernel_of(form: Form) -> Kernel:
     ) -> None:
         """Begins the copies for stage ``slot``: ``step`` positions along k, from ``first`` on, for the tile at ``row``
         and ``column`` of matrix ``product``."""
-        t = i64(thread.thread_idx.x % threads)
+        t = thread.thread_idx.x % threads
         of_a, of_b = min(product, a.shape[0] - 1), min(product, b.shape[0] - 1)
         for number in unroll(range(a_each)):
             part = t + number * threads
@@ -360,7 +360,7 @@ def kernel_of(form: Form) -> Kernel:
         Each warp adds its part to ``total``."""
         a_tiles = SharedArray((stages, a_rows, a_pitch), a_type)
         b_tiles = SharedArray((stages, b_rows, b_pitch), b_type)
-        warp_number = i64(thread.thread_idx.x % threads // 32)
+        warp_number = thread.thread_idx.x % threads // 32
         warp_row, warp_column = warp_number // warps_n * warp_m, warp_number % warps_n * warp_n
         x, y = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
         depth = a.shape[1] if a_turned else a.shape[2]
@@ -386,7 +386,7 @@ def kernel_of(form: Form) -> Kernel:
         """Returns the number of the block's product, and the first row and column of the block's tile."""
         down, across = (m + (tile_m - 1)) // tile_m, (n + (tile_n - 1)) // tile_n
         tiles = max(down * across, 1)
-        product, block = i64(thread.block_idx.x) // tiles, i64(thread.block_idx.x) % tiles
+        product, block = thread.block_idx.x // tiles, thread.block_idx.x % tiles
         group = max(GROUP * across, 1)
         above = block // group * GROUP
         rows = max(min(down - above, GROUP), 1)
@@ -411,7 +411,7 @@ def kernel_of(form: Form) -> Kernel:
         A lane's elements come in pairs of neighbours in a row.
         """
         out = c.unchecked_mut
-        warp_number = i64(thread.thread_idx.x % threads // 32)
+        warp_number = thread.thread_idx.x % threads // 32
         corner_row, corner_column = (
             first + first_row + warp_number // warps_n * warp_m,
             first_column + warp_number % warps_n * warp_n,

@@ -195,7 +195,7 @@ def _sum_of_partials(parts: Slice[A], output: DisjointSlice[T]) -> None:
     if index.get() == 0:
         result = output.get_mut(index)
         if result is not None:
-            result.value = output.dtype(total)
+            result.value = total
 
 
 @kernel(requires=("len(a) == len(b)",))

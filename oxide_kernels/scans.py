@@ -123,7 +123,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         while searching:
             # Each lane reads the sum of one earlier tile, lane 0 that of the nearest. A lane for which no tile is left
             # takes 0 as a complete sum.
-            flag, value = i64(_WHOLE), wide(0)
+            flag, value = _WHOLE, wide(0)
             if last - lane >= 0:
                 flag, value = listen(told, last - lane)
                 while flag == 0:
@@ -138,7 +138,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
             searching = nearest == 0
             last -= 32
         if lane == 0:
-            tell(told, tile, _WHOLE, wide(found + of_tile))
+            tell(told, tile, _WHOLE, found + of_tile)
         return found
 
     @kernel(requires=("len(output) >= len(input)",))
@@ -149,7 +149,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         t = thread.thread_idx.x % block
         lane, warp_number = t % 32, t // 32
         if t == 0:
-            number[0] = i64(told.fetch_add(0, u64(1)))
+            number[0] = i64(told.fetch_add(0, 1))
         thread.sync_threads()
         tile = number[0]
 
@@ -169,15 +169,15 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         of_warp = wide(0)
         for v in unroll(range(vectors)):
             for j in unroll(range(1, 4)):
-                x[v, j] = wide(x[v, j - 1] + x[v, j])
+                x[v, j] = x[v, j - 1] + x[v, j]
             through = x[v, 3]
             for step in unroll(range(5)):
                 below = warp.shuffle_up(through, 1 << step)
                 if lane >= 1 << step:
-                    through = wide(through + below)
+                    through = through + below
             below = warp.shuffle_up(through, 1)
-            starts[v] = wide(of_warp + below) if lane > 0 else of_warp
-            of_warp = wide(of_warp + warp.shuffle(through, 31))
+            starts[v] = of_warp + below if lane > 0 else of_warp
+            of_warp = of_warp + warp.shuffle(through, 31)
         if lane == 0:
             of_warps[warp_number] = of_warp
         thread.sync_threads()
@@ -185,20 +185,20 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         for w in unroll(range(warps)):
             if w == warp_number:
                 start = of_tile
-            of_tile = wide(of_tile + of_warps[w])
+            of_tile = of_tile + of_warps[w]
         if warp_number == 0:
             found = sum_before(told, tile, lane, of_tile)
             if lane == 0:
                 before[0] = found
         thread.sync_threads()
 
-        start = wide(start + before[0])
+        start = start + before[0]
         out = output.unchecked_mut
         for v in unroll(range(vectors)):
-            at, base = first + 128 * v, wide(start + starts[v])
-            p, q, r, s = base, wide(base + x[v, 0]), wide(base + x[v, 1]), wide(base + x[v, 2])
+            at, base = first + 128 * v, start + starts[v]
+            p, q, r, s = base, base + x[v, 0], base + x[v, 1], base + x[v, 2]
             if inclusive:
-                p, q, r, s = q, r, s, wide(base + x[v, 3])
+                p, q, r, s = q, r, s, base + x[v, 3]
             if by_fours:
                 out.streaming.store4(at, p, q, r, s)
             else:
@@ -239,12 +239,12 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def tell(told: AtomicSlice[u64], tile: i64, flag: i64, value: Any) -> None:
-        bits, marked = to_bits(value), u64(flag) << u64(32)
+        bits, marked = to_bits(value), u64(flag) << 32
         if one:
             told.store(1 + tile, marked | bits)
         else:
-            told.store(1 + 2 * tile, marked | (bits & u64(0xFFFFFFFF)))
-            told.store(2 + 2 * tile, marked | (bits >> u64(32)))
+            told.store(1 + 2 * tile, marked | (bits & 0xFFFFFFFF))
+            told.store(2 + 2 * tile, marked | (bits >> 32))
 
     @device
     def listen(told: AtomicSlice[u64], tile: i64) -> tuple[i64, Any]:
@@ -252,9 +252,9 @@ def _words(wide: Any) -> tuple[Any, Any]:
         or if the two words that were read belong to different sums."""
         if one:
             word = told.load(1 + tile)
-            return i64(word >> u64(32)), of_bits(word & u64(0xFFFFFFFF))
+            return i64(word >> 32), of_bits(word & 0xFFFFFFFF)
         low, high = told.load(1 + 2 * tile), told.load(2 + 2 * tile)
-        flag = i64(low >> u64(32)) if low >> u64(32) == high >> u64(32) else i64(0)
-        return flag, of_bits((low & u64(0xFFFFFFFF)) | (high << u64(32)))
+        flag = i64(low >> 32) if low >> 32 == high >> 32 else 0
+        return flag, of_bits((low & 0xFFFFFFFF) | (high << 32))
 
     return tell, listen

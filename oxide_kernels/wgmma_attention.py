@@ -106,8 +106,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         """Sets the scores of keys that a query does not see to -inf. The tile begins with key number ``begin``, and the
         warp's first query sees the keys up to number ``limit``. Both numbers have 32 bits, because numbers of 64 bits
         would take too many registers."""
-        if begin + i32(STEP - 1) > limit:
-            last = i32(max(i32(limit - begin), i32(-STEP)))  # the last column that the warp's first query sees
+        if begin + (STEP - 1) > limit:
+            last = max(limit - begin, -STEP)  # the last column that the warp's first query sees
             for i in unroll(range(scores)):
                 if i32(s.column(i)) > last + i32(s.row(i)):
                     s[i] = f32(-math.inf)
@@ -167,7 +167,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         full_k, full_v = tensor.Barrier(_STAGES, 1), tensor.Barrier(_STAGES, 1)
         empty_k, empty_v = tensor.Barrier(_STAGES, groups), tensor.Barrier(_STAGES, groups)
         blocks = thread.grid_dim.x
-        tiles = (u32(queries) + u32(block_queries - 1)) // u32(block_queries)
+        tiles = (u32(queries) + (block_queries - 1)) // block_queries
         numbers = 2 * blocks if causal else tiles * heads * batches
         heads_of_one = heads // kv_heads
         group = thread.thread_idx.x // 128
@@ -178,25 +178,23 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                 for number in range(thread.block_idx.x, numbers, blocks):
                     pair, first = tile_at(number, tiles, blocks)
                     if first < queries:
-                        kv_head = i64(pair // heads * kv_heads + pair % heads // heads_of_one)
+                        kv_head = pair // heads * kv_heads + pair % heads // heads_of_one
                         empty_q.wait(0, done - 1)
                         full_q.expect(0, block_queries * width * 2)
                         for panel in unroll(range(panels)):
-                            tensor.load_tile(
-                                q_tiles, panel, q, (i64(pair) * queries + first, panel * _PANEL), full_q, 0
-                            )
+                            tensor.load_tile(q_tiles, panel, q, (pair * queries + first, panel * _PANEL), full_q, 0)
                         count = tiles_of_keys(first, queries, keys)
                         for left in range(count - 1, -1, -1):  # from the last tile to the first
-                            stage, turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                            stage, turn = i64(used % _STAGES), i64(used // _STAGES)
                             empty_k.wait(stage, turn - 1)
                             fetch(k_tiles, k, kv_head, left * STEP, full_k, stage)
                             empty_v.wait(stage, turn - 1)
                             fetch(v_tiles, v, kv_head, left * STEP, full_v, stage)
-                            used += u32(1)
+                            used += 1
                         done += 1
         else:
             tensor.increase_registers(consumers)
-            own = i64(group) * 64
+            own = group * 64
             leads = thread.thread_idx.x % 128 == 0
             factor = scale * f32(online_softmax.LOG2_E)
             greatest, sums, kept = LocalArray(2, f32), LocalArray(2, f32), LocalArray(2, f32)
@@ -204,7 +202,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
             for number in range(thread.block_idx.x, numbers, blocks):
                 pair, first = tile_at(number, tiles, blocks)
                 if first < queries:
-                    row = first + own + i64(thread.thread_idx.x // 32 % 4) * 16
+                    row = first + own + thread.thread_idx.x // 32 % 4 * 16
                     count = tiles_of_keys(first, queries, keys)
                     limit = i32(row + shift)
                     o = tensor.Accumulator((16, width), f32)
@@ -213,21 +211,21 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                     if count > 0:
                         p = tensor.FragmentA((16, STEP), dtype)
                         s = tensor.Accumulator((16, STEP), f32)
-                        before, before_turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                        before, before_turn = i64(used % _STAGES), i64(used // _STAGES)
                         full_k.wait(before, before_turn)
                         score(s, q_tiles, k_tiles, own, before)
                         tensor.wait_wgmma(s, 0)
                         if leads:
                             empty_k.arrive(before)
                         if causal:
-                            hide(s, i32((count - 1) * STEP), limit)
+                            hide(s, (count - 1) * STEP, limit)
                         else:
                             hide_end(s, (count - 1) * STEP, keys)
                         online_softmax.weigh(s, greatest, sums, kept, factor)
                         tensor.convert(p, s)
                         for left in range(count - 2, -1, -1):
-                            used += u32(1)
-                            stage, turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                            used += 1
+                            stage, turn = i64(used % _STAGES), i64(used // _STAGES)
                             t = tensor.Accumulator((16, STEP), f32)
                             full_k.wait(stage, turn)
                             score(t, q_tiles, k_tiles, own, stage)
@@ -237,7 +235,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                             if leads:
                                 empty_k.arrive(stage)
                             if all_hidden:
-                                hide(t, i32(left * STEP), limit)
+                                hide(t, left * STEP, limit)
                             online_softmax.weigh(t, greatest, sums, kept, factor)
                             tensor.wait_wgmma(o, 0)
                             if leads:
@@ -252,7 +250,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                         tensor.wait_wgmma(o, 0)
                         if leads:
                             empty_v.arrive(before)
-                        used += u32(1)
+                        used += 1
                     elif leads:
                         empty_q.arrive(0)
                     done += 1
@@ -262,7 +260,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                         query, share = row + o.row(i), kept[i % 4 // 2]
                         if query < queries:
                             to.store2(
-                                (i64(pair) * queries + query, o.column(i)), dtype(o[i] * share), dtype(o[i + 1] * share)
+                                (pair * queries + query, o.column(i)), dtype(o[i] * share), dtype(o[i + 1] * share)
                             )
 
     return attention

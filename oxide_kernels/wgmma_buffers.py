@@ -130,7 +130,7 @@ def buffers_of(
 
     @device
     def release(stage: i64, empty: Any) -> None:
-        number = i64(thread.thread_idx.x % 128)
+        number = thread.thread_idx.x % 128
         if blocks > 1:
             if number < blocks:
                 empty.arrive(stage, number)

@@ -102,13 +102,13 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     def place_of(number: u32, tiles: u32, down: u32, across: u32) -> tuple[i64, i64, i64]:
         """Returns the product to which the tiles with number ``number`` of a cluster belong, and the row and the column
         at which they begin. Computes in 32 bits, because a division of 64 bits takes as long as a step."""
-        product = u32(number // tiles) if stacked else u32(0)
-        number = u32(number - product * tiles)
-        group = u32(number // u32(group_of_rows * across))
-        within, above = u32(number - group * u32(group_of_rows * across)), u32(group * group_of_rows)
-        rows = max(min(u32(down - above), u32(group_of_rows)), u32(1))
-        column = u32(within // rows)
-        return i64(product), i64(u32(above + within - column * rows)) * high_of_cluster, i64(column) * tile_n
+        product = number // tiles if stacked else 0
+        number = number - product * tiles
+        group = number // (group_of_rows * across)
+        within, above = number - group * (group_of_rows * across), group * group_of_rows
+        rows = max(min(down - above, group_of_rows), 1)
+        column = within // rows
+        return product, i64(above + within - column * rows) * high_of_cluster, i64(column) * tile_n
 
     @device
     def read_biases(biases: Any, bias: Any, total: Any, col: i64, whole: bool_) -> None:
@@ -138,7 +138,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine copies them from shared memory
         while the warp continues. If the warp has two buffers, it uses them alternately, also from one tile to the
         next."""
-        number = i64(thread.thread_idx.x // 32 % 8) * spare
+        number = thread.thread_idx.x // 32 % 8 * spare
         leads = thread.thread_idx.x % 32 == 0
         for part in unroll(range(tile_n // 64)):
             piece, rounded = tensor.Accumulator((16, 64), wide), tensor.Accumulator((16, 64), out_dtype)
@@ -211,14 +211,14 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         steps = (k + (depth - 1)) // depth
         group = thread.thread_idx.x // 128
         # The loops over tiles use while, because a range with a step would take a division.
-        cluster, clusters, lower = i64(thread.block_idx.x // blocks), i64(thread.grid_dim.x // blocks), i64(0)
+        cluster, clusters, lower = thread.block_idx.x // blocks, thread.grid_dim.x // blocks, 0
         if blocks > 1:
             lower = tensor.cluster.rank() * tile_m
             tensor.cluster.meet()  # now the other blocks have made their barriers
         if group == 2:
             tensor.decrease_registers(40)
             if thread.thread_idx.x < 288 and warp.elect():
-                product, row, col = place_of(u32(cluster), u32(tiles), u32(down), u32(across))
+                product, row, col = place_of(cluster, u32(tiles), u32(down), across)
                 thread.wait_dependencies()
                 stage, turn = 0, 0  # the buffer, and how often the whole ring has been used
                 number = cluster
@@ -226,29 +226,29 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                     for step in range(steps):
                         empty.wait(stage, turn - 1)
                         fetch(stage, step * depth, product, row + lower, col, a, b, a_tiles, b_tiles, full)
-                        over = i64(stage == stages - 1)
+                        over = stage == stages - 1
                         stage, turn = stage + 1 - over * stages, turn + over
                     number += clusters
-                    product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
+                    product, row, col = place_of(number, u32(tiles), u32(down), across)
             else:
                 thread.wait_dependencies()
         else:
             tensor.increase_registers(232)
             thread.wait_dependencies()
             leads = thread.thread_idx.x % 128 == 0
-            first = u32(0) if together else group
-            half = i64(group) if together else 0
-            before, tile, used = 0, 0, steps * i64(first)  # used: the number of buffers that were used before this tile
+            first = 0 if together else group
+            half = group if together else 0
+            before, tile, used = 0, 0, steps * first  # used: the number of buffers that were used before this tile
             number = cluster + first * clusters
             while number < numbers and steps > 0:  # steps > 0: spares code that clears the sums for 0 steps
-                product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
+                product, row, col = place_of(number, u32(tiles), u32(down), across)
                 above, row = product * m, row + lower
                 stage, turn = used % stages, used // stages
                 total = tensor.Accumulator((16, tile_n), accumulator)
                 biases = LocalArray((pairs // 2, 2), wide)
                 whole = col + tile_n <= c.shape[1] and (not early or bias.is_aligned(2))
                 if not together:
-                    order.wait(group, tile + i64(group) - 1)
+                    order.wait(group, tile + group - 1)
                 if promotes:
                     for _ in range(steps):
                         some = tensor.Accumulator((16, tile_n), accumulator)
@@ -258,7 +258,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                         release(stage, empty)
                         for i in unroll(range(2 * pairs)):
                             total[i] += some[i]
-                        over = i64(stage == stages - 1)
+                        over = stage == stages - 1
                         stage, turn = stage + 1 - over * stages, turn + over
                     if leads and not together:
                         order.arrive(1 - group)
@@ -271,7 +271,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                         if step > 0:
                             release(before, empty)
                         before = stage
-                        over = i64(stage == stages - 1)
+                        over = stage == stages - 1
                         stage, turn = stage + 1 - over * stages, turn + over
                     if leads and not together:
                         order.arrive(1 - group)
@@ -279,7 +279,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                     tensor.wait_wgmma(total, 0)
                     release(before, empty)
                 number, tile, used = number + turns * clusters, tile + 1, used + turns * steps
-                top = above + row + half * 64 + i64(thread.thread_idx.x // 32 % 4) * 16
+                top = above + row + half * 64 + thread.thread_idx.x // 32 % 4 * 16
                 inside = row + tile_m <= m and whole
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)

@@ -90,7 +90,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         each = i64((u32(steps) + u32(parts - 1)) // u32(parts))
         begin = rank * each
         count = min(each, steps - begin)
-        group = i64(thread.thread_idx.x // 128)
+        group = thread.thread_idx.x // 128
         thread.wait_dependencies()
         if group == 2:
             if thread.thread_idx.x < 288 and warp.elect():
@@ -98,7 +98,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                 for step in range(count):
                     empty.wait(stage, turn - 1)
                     fetch(stage, (begin + step) * depth, product, row, col, a, b, a_tiles, b_tiles, full)
-                    over = i64(stage == stages - 1)
+                    over = stage == stages - 1
                     stage, turn = stage + 1 - over * stages, turn + over
         else:
             total = tensor.Accumulator((16, tile_n), accumulator)
@@ -112,7 +112,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                     release(stage, empty)
                     for i in unroll(range(length)):
                         total[i] += some[i]
-                    over = i64(stage >= stages - 2)
+                    over = stage >= stages - 2
                     stage, turn = stage + 2 - over * stages, turn + over
             elif count > group:  # otherwise zeros join the sums before the wait, and ptxas serialises wgmma
                 for step in range(group, count, 2):
@@ -122,10 +122,10 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                     if step > group:
                         release(before, empty)
                     before = stage
-                    over = i64(stage >= stages - 2)
+                    over = stage >= stages - 2
                     stage, turn = stage + 2 - over * stages, turn + over
                 tensor.wait_wgmma(total, 0)
-            top = i64(thread.thread_idx.x // 32 % 4) * 16
+            top = thread.thread_idx.x // 32 % 4 * 16
             for i in unroll(range(length)):
                 r, s = top + total.row(i), total.column(i)
                 if swapped:
@@ -139,7 +139,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         out, scales = c.unchecked_mut, (a_scale, b_scale)
         by, above = factor(alpha, scales), product * m
         for number in unroll(range(elements_a_thread)):
-            element = number * THREADS + i64(thread.thread_idx.x)
+            element = number * THREADS + thread.thread_idx.x
             if swapped:
                 r, s = element // own_rows, rank * own_rows + element % own_rows
                 i, j = col + r, row + s

@@ -92,8 +92,8 @@ CIRCLE = {
 # Names that several modules have, each for the same thing: in several layers, for both devices or in several languages.
 SHARED_NAMES = {
     "arrays", "atomic", "barriers", "captured", "clock", "debug", "driver", "errors", "fragments", "graph", "half",
-    "primitives", "products", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams", "tensors",
-    "thread", "threads", "tile", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",
+    "primitives", "products", "random", "reductions", "shaped", "shared", "shared_tiles", "slices", "streams",
+    "tensors", "thread", "threads", "tile", "tiles", "types", "unroll", "vectors", "views", "warp", "wgmma",
 }  # fmt: skip
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 

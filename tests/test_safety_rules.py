@@ -329,7 +329,7 @@ def test_a_width_that_is_no_parameter_or_constant_integer_is_refused() -> None:
         n += 1
 
     def a_float(n: f32, c: DisjointSlice[f32]) -> None:
-        thread.index_2d(n)  # type: ignore[arg-type]  # here
+        thread.index_2d(n)  # type: ignore[call-overload]  # here
 
     def a_truth(c: DisjointSlice[f32]) -> None:
         thread.index_2d(True)  # here

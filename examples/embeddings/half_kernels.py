@@ -58,7 +58,7 @@ _WARP_ROWS = 16
 def fetch(array: Any, source: Any, first: i64, column: i64) -> None:
     """Begins the copies of 64 rows of a head. Elements outside of the matrix become zeros."""
     copies = HEAD // _PER_COPY
-    for number in range(i64(thread.thread_idx.x), QUERIES * copies, ATTEND_THREADS):
+    for number in range(thread.thread_idx.x, QUERIES * copies, ATTEND_THREADS):
         down, right = number // copies, number % copies * _PER_COPY
         tensor.copy_async(array, (down, right), source, (first + down, column + right), _PER_COPY)
 
@@ -78,21 +78,21 @@ def attend(products: Slice2[f16], tokens: Slice2[i32], scale: f32, rows: Disjoin
     begins, ends = LocalArray(2, i64), LocalArray(2, i64)
     width = rows.shape[1]
     count, heads = rows.shape[0], width // HEAD
-    head, first = i64(thread.block_idx.x) % heads, i64(thread.block_idx.x) // heads * QUERIES
+    head, first = thread.block_idx.x % heads, thread.block_idx.x // heads * QUERIES
     if first >= count:
         return
-    begin, end = i64(tokens[2, first]), i64(tokens[3, min(first + QUERIES, count) - 1])
-    own = first + i64(thread.thread_idx.x // 32) * _WARP_ROWS
+    begin, end = tokens[2, first], tokens[3, min(first + QUERIES, count) - 1]
+    own = first + thread.thread_idx.x // 32 * _WARP_ROWS
     own_begin, own_end = begin, begin
     if own < count:
-        own_begin, own_end = i64(tokens[2, own]), i64(tokens[3, min(own + _WARP_ROWS, count) - 1])
+        own_begin, own_end = tokens[2, own], tokens[3, min(own + _WARP_ROWS, count) - 1]
     factor = scale * f32(online_softmax.LOG2_E)
     o = tensor.Accumulator((16, HEAD), f32)
     for half in unroll(range(2)):
         row = own + o.row(2 * half)
         begins[half], ends[half] = 0, 0
         if row < count:
-            begins[half], ends[half] = i64(tokens[2, row]), i64(tokens[3, row])
+            begins[half], ends[half] = tokens[2, row], tokens[3, row]
     online_softmax.begin(greatest, sums)
     fetch(q_tile, products, first, head * HEAD)
     for key in range(begin, end, QUERIES):
@@ -162,11 +162,11 @@ def pool_of(width: int) -> Kernel:
         # A block computes one sequence. Its warps take the rows in turn.
         parts = SharedArray((POOL_WARPS, width), f32)
         held, sums = LocalArray(each, f32), LocalArray(each, f32)
-        s, t = i64(thread.block_idx.x), i64(thread.thread_idx.x)
+        s, t = thread.block_idx.x, thread.thread_idx.x
         if s >= units.shape[0]:
             return
         own, lane = t // 32, t % 32
-        first, end = i64(sequences[0, s]), i64(sequences[1, s])
+        first, end = sequences[0, s], sequences[1, s]
         for j in unroll(range(each)):
             sums[j] = f32(0)
         for row in range(first + own, end, POOL_WARPS):

@@ -19,9 +19,9 @@ from oxide_kernels import ops
 @device
 def uniform(seed: u32, i: u32) -> f32:
     """Returns a number in [0, 1) with 24 random bits."""
-    state = u32(u32(i * u32(0x9E3779B9) + seed) * u32(747796405) + u32(2891336453))
-    word = u32((u32(state >> (u32(state >> 28) + 4)) ^ state) * u32(277803737))
-    return f32(u32(u32(word >> 22) ^ word) >> 8) * f32(2.0**-24)
+    state = (i * 0x9E3779B9 + seed) * 747796405 + 2891336453
+    word = ((state >> ((state >> 28) + 4)) ^ state) * 277803737
+    return f32(((word >> 22) ^ word) >> 8) * 2.0**-24
 
 
 @kernel(block=256)
@@ -29,7 +29,7 @@ def evaluate(f: Callable[[f32], f32], seed: u32, low: f32, high: f32, values: Di
     index = thread.index_1d()
     element = values.get_mut(index)
     if element is not None:
-        element.value = f(low + (high - low) * uniform(seed, u32(index.get())))
+        element.value = f(low + (high - low) * uniform(seed, index.get()))
 
 
 def integral(f: Callable[[float], float], low: float, high: float, samples: int, seed: int = 42) -> float:

@@ -224,7 +224,8 @@ _DOCS = {
     "topk": "Returns the ``k`` largest elements along an axis, largest first, and their indices, i64: ``topk(x, k, "
     "axis=-1)``. Of equal elements the first comes first. A NaN is larger than any number.",
     "rand": "Returns f32 numbers from 0 up to 1, which follow from a seed and from counters: ``rand(seed, counters)``. "
-    "Each element is one of Philox4x32-10, so equal counters give equal numbers on any device.",
+    "Each element is one of Philox4x32-10, so equal counters give equal numbers on any device: those of "
+    "``oxide.random.uniform``.",
     "program_id": "Returns this program's place along an axis of the grid, an i64.",
     "num_programs": "Returns the length of an axis of the grid, an i64.",
     "cdiv": "Returns ``a / b`` rounded up, for integers.",

@@ -113,64 +113,70 @@ class Vector(Generic[T]):
 
     # Operators on each component
 
-    def __add__(self, other: Self | T) -> Self:
+    def __add__(self, other: Self | T | float) -> Self:
         return self._each(operator.add, self, other)
 
-    def __radd__(self, other: T) -> Self:
+    def __radd__(self, other: T | float) -> Self:
         return self._each(operator.add, other, self)
 
-    def __sub__(self, other: Self | T) -> Self:
+    def __sub__(self, other: Self | T | float) -> Self:
         return self._each(operator.sub, self, other)
 
-    def __rsub__(self, other: T) -> Self:
+    def __rsub__(self, other: T | float) -> Self:
         return self._each(operator.sub, other, self)
 
-    def __mul__(self, other: Self | T) -> Self:
+    def __mul__(self, other: Self | T | float) -> Self:
         return self._each(operator.mul, self, other)
 
-    def __rmul__(self, other: T) -> Self:
+    def __rmul__(self, other: T | float) -> Self:
         return self._each(operator.mul, other, self)
 
-    def __truediv__(self, other: Self | T) -> Self:
+    def __truediv__(self, other: Self | T | float) -> Self:
         return self._each(operator.truediv, self, other)
 
-    def __rtruediv__(self, other: T) -> Self:
+    def __rtruediv__(self, other: T | float) -> Self:
         return self._each(operator.truediv, other, self)
 
-    def __floordiv__(self, other: Self | T) -> Self:
+    def __floordiv__(self, other: Self | T | float) -> Self:
         return self._each(operator.floordiv, self, other)
 
-    def __rfloordiv__(self, other: T) -> Self:
+    def __rfloordiv__(self, other: T | float) -> Self:
         return self._each(operator.floordiv, other, self)
 
-    def __mod__(self, other: Self | T) -> Self:
+    def __mod__(self, other: Self | T | float) -> Self:
         return self._each(operator.mod, self, other)
 
-    def __rmod__(self, other: T) -> Self:
+    def __rmod__(self, other: T | float) -> Self:
         return self._each(operator.mod, other, self)
 
-    def __and__(self, other: Self | T) -> Self:
+    def __pow__(self, other: Self | T | float) -> Self:
+        return self._each(operator.pow, self, other)
+
+    def __rpow__(self, other: T | float) -> Self:
+        return self._each(operator.pow, other, self)
+
+    def __and__(self, other: Self | T | float) -> Self:
         return self._each(operator.and_, self, other)
 
-    def __rand__(self, other: T) -> Self:
+    def __rand__(self, other: T | float) -> Self:
         return self._each(operator.and_, other, self)
 
-    def __or__(self, other: Self | T) -> Self:
+    def __or__(self, other: Self | T | float) -> Self:
         return self._each(operator.or_, self, other)
 
-    def __ror__(self, other: T) -> Self:
+    def __ror__(self, other: T | float) -> Self:
         return self._each(operator.or_, other, self)
 
-    def __xor__(self, other: Self | T) -> Self:
+    def __xor__(self, other: Self | T | float) -> Self:
         return self._each(operator.xor, self, other)
 
-    def __rxor__(self, other: T) -> Self:
+    def __rxor__(self, other: T | float) -> Self:
         return self._each(operator.xor, other, self)
 
-    def __lshift__(self, other: Self | T) -> Self:
+    def __lshift__(self, other: Self | T | float) -> Self:
         return self._each(operator.lshift, self, other)
 
-    def __rshift__(self, other: Self | T) -> Self:
+    def __rshift__(self, other: Self | T | float) -> Self:
         return self._each(operator.rshift, self, other)
 
     def __neg__(self) -> Self:
@@ -222,11 +228,11 @@ class Vector(Generic[T]):
         """Returns the vector divided by its length. The result of a vector of length 0 is NaN."""
         return normalize(self)  # type: ignore[no-any-return]
 
-    def min(self, other: Self | T) -> Self:
+    def min(self, other: Self | T | float) -> Self:
         """Returns the lesser of each two components, as Python's ``min``."""
         return self._called("min", min, other)
 
-    def max(self, other: Self | T) -> Self:
+    def max(self, other: Self | T | float) -> Self:
         """Returns the greater of each two components, as Python's ``max``."""
         return self._called("max", max, other)
 
@@ -234,7 +240,7 @@ class Vector(Generic[T]):
         """Returns the absolute value of each component."""
         return self._each(abs, self)
 
-    def fma(self, factor: Self | T, addend: Self | T) -> Self:
+    def fma(self, factor: Self | T | float, addend: Self | T | float) -> Self:
         """Returns ``self * factor + addend`` for each component of f32 or f64, rounded once."""
         return self._called("fma", _fused, factor, addend)
 
@@ -269,14 +275,16 @@ class Vec2(Vector[T]):
     __slots__ = _fields = ("x", "y")
 
     if TYPE_CHECKING:
-        x: T
-        y: T
 
+        @property
+        def x(self) -> T: ...
+        @property
+        def y(self) -> T: ...
         def __init__(self, x: T, y: T) -> None: ...
-        def __lt__(self, other: Vec2[T] | T) -> Vec2[bool]: ...
-        def __le__(self, other: Vec2[T] | T) -> Vec2[bool]: ...
-        def __gt__(self, other: Vec2[T] | T) -> Vec2[bool]: ...
-        def __ge__(self, other: Vec2[T] | T) -> Vec2[bool]: ...
+        def __lt__(self, other: Vec2[T] | T | float) -> Vec2[bool]: ...
+        def __le__(self, other: Vec2[T] | T | float) -> Vec2[bool]: ...
+        def __gt__(self, other: Vec2[T] | T | float) -> Vec2[bool]: ...
+        def __ge__(self, other: Vec2[T] | T | float) -> Vec2[bool]: ...
     else:
         __class_getitem__ = classmethod(_typed)
 
@@ -288,15 +296,18 @@ class Vec3(Vector[T]):
     __slots__ = _fields = ("x", "y", "z")
 
     if TYPE_CHECKING:
-        x: T
-        y: T
-        z: T
 
+        @property
+        def x(self) -> T: ...
+        @property
+        def y(self) -> T: ...
+        @property
+        def z(self) -> T: ...
         def __init__(self, x: T, y: T, z: T) -> None: ...
-        def __lt__(self, other: Vec3[T] | T) -> Vec3[bool]: ...
-        def __le__(self, other: Vec3[T] | T) -> Vec3[bool]: ...
-        def __gt__(self, other: Vec3[T] | T) -> Vec3[bool]: ...
-        def __ge__(self, other: Vec3[T] | T) -> Vec3[bool]: ...
+        def __lt__(self, other: Vec3[T] | T | float) -> Vec3[bool]: ...
+        def __le__(self, other: Vec3[T] | T | float) -> Vec3[bool]: ...
+        def __gt__(self, other: Vec3[T] | T | float) -> Vec3[bool]: ...
+        def __ge__(self, other: Vec3[T] | T | float) -> Vec3[bool]: ...
     else:
         __class_getitem__ = classmethod(_typed)
 
@@ -312,16 +323,20 @@ class Vec4(Vector[T]):
     __slots__ = _fields = ("x", "y", "z", "w")
 
     if TYPE_CHECKING:
-        x: T
-        y: T
-        z: T
-        w: T
 
+        @property
+        def x(self) -> T: ...
+        @property
+        def y(self) -> T: ...
+        @property
+        def z(self) -> T: ...
+        @property
+        def w(self) -> T: ...
         def __init__(self, x: T, y: T, z: T, w: T) -> None: ...
-        def __lt__(self, other: Vec4[T] | T) -> Vec4[bool]: ...
-        def __le__(self, other: Vec4[T] | T) -> Vec4[bool]: ...
-        def __gt__(self, other: Vec4[T] | T) -> Vec4[bool]: ...
-        def __ge__(self, other: Vec4[T] | T) -> Vec4[bool]: ...
+        def __lt__(self, other: Vec4[T] | T | float) -> Vec4[bool]: ...
+        def __le__(self, other: Vec4[T] | T | float) -> Vec4[bool]: ...
+        def __gt__(self, other: Vec4[T] | T | float) -> Vec4[bool]: ...
+        def __ge__(self, other: Vec4[T] | T | float) -> Vec4[bool]: ...
     else:
         __class_getitem__ = classmethod(_typed)
 

@@ -12,7 +12,7 @@ from oxide.compiler.primitives import scalars, threads, warps
 from oxide.compiler.primitives.effects import WAITING, Effect, having
 from oxide.compiler.primitives.table import Primitive
 from oxide.compiler.source.typings import Signature
-from oxide.language import fast, intrinsics, primitives, thread, warp
+from oxide.language import fast, intrinsics, primitives, random, thread, warp
 
 ENTRIES = (*scalars.ENTRIES, *warps.ENTRIES, *threads.ENTRIES)
 COORDINATES = {
@@ -22,7 +22,7 @@ COORDINATES = {
 
 
 def test_every_function_has_one_entry_unless_it_reads_coordinates() -> None:
-    modules = {module.__name__ for module in (fast, intrinsics, thread, warp)}
+    modules = {module.__name__ for module in (fast, intrinsics, random, thread, warp)}
     declared = {each for each in primitives.FUNCTIONS if each.__module__ in modules}
     functions = [entry.function for entry in ENTRIES]
     assert len(set(functions)) == len(functions)

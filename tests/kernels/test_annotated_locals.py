@@ -10,6 +10,7 @@ import pytest
 
 import oxide
 from oxide import (
+    BoundsError,
     CompileError,
     DisjointSlice,
     Slice,
@@ -137,6 +138,20 @@ def test_constants_of_two_types_are_two_numbers() -> None:
     assert made("a: f32 = 0.1\nb: f64 = 0.1\nout.value = 1 if a == b else 0", "i64", [0]) == [0]
     assert made("a: bool_ = 2\nout.value = 1 if a == 2 else 0", "i64", [0]) == [0]
     assert made("a: u32 = 0\nout.value = a - 1", "i64", [0]) == [2**32 - 1]
+
+
+def test_the_chain_of_an_index_ends_where_an_assignment_may_not_hold_the_number() -> None:
+    x = [2**16, 3, 7, 9, 11]
+    for body in ("h: u32 = u32(x[0]) * u32(x[0])", "h: u64 = u32(x[0]) * u32(x[0])"):
+        with pytest.raises(BoundsError, match=r"x\[4294967296\]"):
+            made(f"{body}\nout.value = x[h]", "i64", x)
+    for body in (
+        "h: u16 = u32(x[0]) * u32(x[0])",
+        "h: u16\ng: u32\nh, g = x[0], u32(x[0])",
+        "h: u16\nfor h in range(65533, 65536):\n    h += 1",
+    ):
+        assert made(f"{body}\nout.value = x[h]", "i64", x) == [2**16] * 5
+    assert made("h: u32 = i32(x[0] - 2**16 - 1) + i32(x[1])\nout.value = x[h]", "i64", x) == [7] * 5
 
 
 @pytest.mark.parametrize(

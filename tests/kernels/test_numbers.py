@@ -197,6 +197,9 @@ def test_bools() -> None:
             computed(binary("bool_", "bool_", "bool_", f"a {symbol} b"), a, b, "bool_"), function(a, b)
         )
     np.testing.assert_array_equal(computed(binary("bool_", "bool_", "bool_", "~a"), a, b, "bool_"), ~a)
+    for name, function in EXTREMES.items():
+        found = computed(binary("bool_", "bool_", "bool_", f"{name}(a, b)"), a, b, "bool_")
+        np.testing.assert_array_equal(found, function(a, b))
     for symbol in ARITHMETIC:
         with pytest.raises(
             CompileError, match=r"of bools: write &, \| or \^ for logic, or convert to count, as in i32"

@@ -15,6 +15,7 @@ from numba import cuda
 import oxide
 from oxide import (
     BoundsError,
+    CompileError,
     DisjointSlice,
     DisjointSlice2,
     Kernel,
@@ -422,14 +423,14 @@ def test_loops_views_tiles_and_unchecked_reads() -> None:
     assert_near(found[:, 1], np.full(32, (a.ravel() * np.arange(a.size)).sum()), c64, 8, size)
 
 
-def test_a_name_of_several_types_has_one_that_holds_them() -> None:
+def test_a_complex_name_takes_literals_and_a_conditional_expression_numbers_of_both_types() -> None:
     @kernel(block=32)
     def chosen(x: f32, n: i32, out: DisjointSlice[c64]) -> None:
         element = out.get_mut(thread.index_1d())
         if element is not None:
             z = c64(x, 1)
             if n > 0:
-                z = x
+                z = c64(x)
             if n > 1:
                 z = 2
             if n > 2:
@@ -438,6 +439,20 @@ def test_a_name_of_several_types_has_one_that_holds_them() -> None:
 
     found = [d2h(chosen(1.5, n, zeros(1, c64)).last()).sync()[0] for n in range(5)]
     assert found == [1.5 + 1j, 1.5, 2, 1j, 4]
+
+
+def test_a_name_is_not_complex_on_one_path_and_real_on_another() -> None:
+    @kernel(block=32)
+    def chosen(x: f32, n: i32, out: DisjointSlice[c64]) -> None:
+        element = out.get_mut(thread.index_1d())
+        if element is not None:
+            z = c64(x, 1)
+            if n > 0:
+                z = x
+            element.value = z
+
+    with pytest.raises(CompileError, match=r"z is c64 in line \d+ and f32 in line \d+, and both reach what follows"):
+        chosen.specialize()
 
 
 WEIGHTS = np.array([1j, 2, 3 - 1j], np.complex64)

@@ -297,23 +297,24 @@ def test_they_are_right() -> None:
         assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
-def test_integers_keep_the_rule_of_64_bits() -> None:
+def test_an_integer_literal_takes_the_type_of_the_integer_that_it_meets() -> None:
     @kernel(block=32)
-    def wide(x: Slice[i32], y: DisjointSlice[i64], n: u32) -> None:
+    def narrow(x: Slice[i32], y: DisjointSlice[i64], n: u32) -> None:
         index = thread.index_1d()
         element = y.get_mut(index)
         if element is not None:
             element.value = x[index.get()] * 3 + n
 
-    found = wide(h2d(np.full(3, 2**31 - 1, np.int32)), zeros(3, np.int64), 1).sync()[1]
-    assert d2h(found).sync().tolist() == [(2**31 - 1) * 3 + 1] * 3
+    x = np.full(3, 2**31 - 1, np.int32)
+    found = d2h(narrow(h2d(x), zeros(3, np.int64), 1).sync()[1]).sync()
+    assert found.tolist() == (x * 3 + np.uint32(1)).tolist() == [2**31 - 2] * 3
 
 
 BIG = 2**62
 NOTHING = 0
 
 
-def test_arithmetic_of_named_integers_is_that_of_64_bits() -> None:
+def test_arithmetic_of_integers_without_a_type_is_that_of_64_bits() -> None:
     shift = 70
 
     @kernel(block=32)
@@ -334,17 +335,24 @@ def test_arithmetic_of_named_integers_is_that_of_64_bits() -> None:
     assert found.tolist() == [-(2**63), 0, 0, 4, 2 + 4 + 81, -3]
 
 
+def test_a_typed_integer_of_64_bits_widens_an_f32() -> None:
+    x = numbers("f32")
+    found = run(body("out = (n + 4 * COUNT) * x", name="f32"), x)
+    np.testing.assert_array_equal(found, 17 * x.astype(np.float64))
+
+
 @pytest.mark.parametrize(
     "lines",
     [
-        ("out = (n + 4 * COUNT) * x",),
         ("count = 2", "for i in range(n):", "    count = count + COUNT", "out = count * x"),
         ("count = 2 if n < 100 else COUNT", "if n > 3:", "    count += 15", "out = count * x"),
     ],
 )
-def test_an_integer_that_is_not_known_is_wide(lines: tuple[str, ...]) -> None:
+def test_a_variable_that_holds_python_integers_takes_the_type_of_the_float_that_it_meets(
+    lines: tuple[str, ...],
+) -> None:
     x = numbers("f32")
-    np.testing.assert_array_equal(run(body(*lines, name="f32"), x), 17 * x.astype(np.float64))
+    np.testing.assert_array_equal(run(body(*lines, name="f32"), x), (17 * x).astype(np.float64))
 
 
 def test_checks_list_arithmetic_that_is_wider_than_an_operand() -> None:

@@ -78,9 +78,27 @@ def test_an_assert_in_a_loop_leaves_its_checks_hoisted() -> None:
     assert isinstance(fault_of(summed, run_blocks(summed, (1, 1, 1), (1, 1, 1), 12, x, y)), KernelAssertionError)
 
 
-def test_a_message_is_a_plain_string() -> None:
-    with pytest.raises(CompileError, match="the message of an assert in a kernel is a plain string"):
+def test_a_message_is_a_string() -> None:
+    with pytest.raises(CompileError, match="the message of an assert in a kernel is a string or an f-string"):
         computed.specialize()
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_an_f_string_shows_constants_and_the_text_of_what_a_thread_computes(interpreted: bool) -> None:
+    limit = 2.5
+
+    @kernel
+    def limited(n: i64, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            assert x[0] < limit, f"x[0] = {x[0]:.3f} of {n + 1!r} {{is}} above {limit:.3f}, {LINE:>4} and {3}"
+            element.value = x[0]
+
+    launch = limited[1, 1].interpret if interpreted else limited[1, 1]
+    launch(1, h2d(np.zeros(1, np.float32)), zeros(1)).sync()
+    with pytest.raises(KernelAssertionError) as raised:
+        launch(1, h2d(np.ones(1, np.float32) * 3), zeros(1)).sync()
+    assert raised.value.text == f"x[0] = {{x[0]}} of {{n + 1}} {{is}} above 2.500, {LINE:>4} and 3"
 
 
 def test_an_unchecked_kernel_has_no_asserts() -> None:

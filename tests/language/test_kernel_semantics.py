@@ -10,7 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, Slice, bool_, device, f32, f64, i8, i32, i64, kernel, thread, u8, u32, u64
+from oxide import (
+    CompileError,
+    DisjointSlice,
+    Slice,
+    bool_,
+    device,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u8,
+    u32,
+    u64,
+)
 from oxide.compiler.kernel.kernel import Kernel
 from tests.compiler.native_runner import fault_of, run, run_blocks
 
@@ -195,13 +211,23 @@ def test_a_float_out_of_range_becomes_the_nearest_integer() -> None:
     np.testing.assert_array_equal(y, [2**63 - 1, -(2**63), 0, 2, -2])
 
 
-def test_a_u64_and_a_signed_integer_add_up_to_an_index() -> None:
+def test_a_u64_and_a_place_add_up_to_an_index_when_one_is_converted() -> None:
+    @kernel
+    def refused(k: u64, x: Slice[i32], y: DisjointSlice[i32]):
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x[index.get() + k]
+
+    with pytest.raises(CompileError, match=r"i64 \+ u64: no integer type holds both; convert one, as in i64\(x\)"):
+        refused.specialize()
+
     @kernel
     def offset(m: u32, n: u32, k: u64, x: Slice[i32], y: DisjointSlice[i32]):
         index = thread.index_1d()
         element = y.get_mut(index)
         if element is not None:
-            element.value = x[m * n + index.get() + k - 1]
+            element.value = x[m * n + index.get() + i64(k) - 1]
 
     x = np.arange(20, dtype=np.int32)
     y = np.zeros(4, np.int32)

@@ -166,7 +166,7 @@ def test_the_quotient_of_the_least_integer_and_minus_one_wraps_and_its_remainder
     a, b = (np.array(column, dtype.dtype) for column in zip(*pairs, strict=True))
     boxes = divide(h2d(a), h2d(b), *(zeros(a.size, np.int64) for _ in range(3))).sync()
     quotient, remainder, both = (d2h(box).sync().tolist() for box in boxes[2:])
-    wrapped = [(x // n + 2**63) % 2**64 - 2**63 if n else 0 for x, n in pairs]
+    wrapped = [(x // n - least) % (-2 * least) + least if n else 0 for x, n in pairs]
     assert quotient == wrapped
     assert remainder == [x % n if n else 0 for x, n in pairs]
     assert both == [q ^ r for q, r in zip(wrapped, remainder, strict=True)]

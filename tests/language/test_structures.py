@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,7 +89,7 @@ def in_way(way: str, of: Any) -> Any:
 
 def ran(way: str, of: Any, *args: Any) -> Any:
     """Returns the last argument of a launch as a NumPy array."""
-    return in_way(way, of)(*args).and_then(lambda *given: d2h(given[-1])).sync()
+    return in_way(way, of)(*args).last().and_then(d2h).sync()
 
 
 def particles(n: int, seed: int = 0) -> Any:
@@ -254,8 +253,9 @@ def with_constants(limit: Record, one: Particle, c: DisjointSlice[Particle], d: 
 @pytest.mark.parametrize("way", WAYS)
 def test_structures_are_parameters_and_constants(way: str) -> None:
     one = Particle(Vec3(4.0, 5.0, 6.0), Vec3(0.0, 0.0, 0.0), 3.0)
-    launch = in_way(way, with_constants)(Record(9, 8, 0.7), one, zeros(2, Particle), zeros(2, Record))
-    c, d = launch.and_then(lambda _limit, _one, c, d: oxide.zip(d2h(c), d2h(d))).sync()
+    boxes = zeros(2, Particle).sync(), zeros(2, Record).sync()
+    in_way(way, with_constants)(Record(9, 8, 0.7), one, *boxes).sync()
+    c, d = (d2h(box).sync() for box in boxes)
     assert (c["position"] == [1, 2, 3]).all()
     assert (c["velocity"] == [4, 5, 6]).all()
     assert (c["mass"] == np.float32(0.1) * np.float32(3)).all()
@@ -325,9 +325,9 @@ def scattered(c: DisjointSlice[Particle], past: i32) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_accesses_of_structures_are_checked(way: str) -> None:
-    with pytest.raises(BoundsError, match="index 31 .*length 31"):
+    with pytest.raises(BoundsError, match=r"\w\[31\] is outside \w, which has 31 elements"):
         in_way(way, beyond)(h2d(particles(31)), 1, zeros(31)).sync()
-    with pytest.raises(BoundsError, match="index 31 .*length 31"):
+    with pytest.raises(BoundsError, match=r"\w\[31\] is outside \w, which has 31 elements"):
         in_way(way, scattered)(zeros(31, Particle), 1).sync()
 
 
@@ -365,15 +365,12 @@ def in_one_access(a: Slice[Pair], c: DisjointSlice[f32]) -> None:
 
 
 def accesses(of: Any) -> tuple[list[str], list[str]]:
-    """Returns the loads and the stores of the PTX's path without a fault."""
-    text = of.ptx().split("atom.", 1)[0] if "atom." in of.ptx() else of.ptx()
-    lines = of.ptx().splitlines()
-    fault = {line.split("[")[1].split("+")[0].rstrip("];") for line in lines if "atom" in line and "[" in line}
-    kept = [line for line in lines if not any(f"[{register}" in line for register in fault)]
-    assert text
-    loads = [found for line in kept if (found := re.search(r"ld\.global\S*", line))]
-    stores = [found for line in kept if (found := re.search(r"st\.global\S*", line))]
-    return [found[0] for found in loads], [found[0] for found in stores]
+    """Returns the loads and the stores of global memory in a kernel's PTX, without those of the record of faults."""
+    lines = [line.split() for line in of.ptx().splitlines() if "[" in line]
+    records = {line[2].strip("[],;") for line in lines if line[0].startswith("atom.")}
+    kept = [line for line in lines if not any(f"[{record}" in " ".join(line) for record in records)]
+    loads = [line[0] for line in kept if line[0].startswith("ld.global")]
+    return loads, [line[0] for line in kept if line[0].startswith("st.global")]
 
 
 def test_one_field_is_one_store_and_only_used_fields_are_loaded() -> None:
@@ -381,7 +378,11 @@ def test_one_field_is_one_store_and_only_used_fields_are_loaded() -> None:
     assert len(loads) == 1
     assert len(stores) == 1
     loads, stores = accesses(in_one_access)
-    assert [found.removeprefix("ld.global") for found in loads] in ([".v4.b32"], [".v4.f32"], [".nc.v4.b32"])
+    assert len(loads) == 1
+    assert ".v4." in loads[0]
+    loads, stores = accesses(whole)
+    assert len(loads) <= 3
+    assert len(stores) <= 3
 
 
 # Records filtered and reduced, and bodies that attract each other
@@ -404,7 +405,11 @@ def amounts_of(table: Slice[Record], group: u8, least: f64, out: DisjointSlice[f
 def test_a_table_of_records_is_filtered_and_reduced(way: str, n: int) -> None:
     random = np.random.default_rng(n)
     table = np.zeros(n, oxide.dtype_of(Record))
-    table["key"], table["group"], table["amount"] = random.integers(-9, 9, n), random.integers(0, 3, n), random.random(n)
+    table["key"], table["group"], table["amount"] = (
+        random.integers(-9, 9, n),
+        random.integers(0, 3, n),
+        random.random(n),
+    )
     found = ran(way, amounts_of, h2d(table), 1, 0.25, zeros(16, f64)).sum()
     kept = table[(table["group"] == 1) & (table["amount"] >= 0.25)]
     np.testing.assert_allclose(found, (kept["amount"] * kept["key"]).sum(), rtol=1e-12, atol=1e-12)
@@ -571,9 +576,10 @@ def keys(a: Slice[Record], c: DisjointSlice[i32]) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (_packed, r"a packed dtype.*np\.dtype|packed.*oxide\.dtype_of\(Record\)"),
-        (_in_another_order, r"fields amount, key, group.*key, group, amount"),
-        (lambda: np.zeros(5, np.int32), r"a box of int32.*oxide\.dtype_of\(Record\)"),
+        (_packed, r"at other bytes, as in a packed dtype; .*array\.astype\(oxide\.dtype_of\(Record\)\)"),
+        (_in_another_order, r"in the order amount, key, group; .*array\[\['key', 'group', 'amount'\]\]\.astype\(oxide"),
+        (lambda: np.zeros(5, np.int32), r"a box of int32; .*np\.zeros\(n, oxide\.dtype_of\(Record\)\)"),
+        (lambda: particles(5), "with the fields position, velocity, mass; Record has key, group, amount"),
     ],
 )
 def test_boxes_of_another_layout_are_refused_with_the_cure(given: Callable[[], Any], problem: str) -> None:
@@ -584,7 +590,7 @@ def test_boxes_of_another_layout_are_refused_with_the_cure(given: Callable[[], A
 def test_a_view_of_one_field_is_refused_as_other_strided_views_are() -> None:
     box = h2d(particles(5)).sync()
     with pytest.raises(ArgumentError, match=r"a strided view.*dup\(view\) makes a contiguous box"):
-        beyond.with_options(block=32) if False else _masses(box["mass"], zeros(5)).sync()
+        _masses(box["mass"], zeros(5)).sync()
     assert (ran("compiled", _masses, dup(box["mass"]), zeros(5)) == particles(5)["mass"]).all()
 
 

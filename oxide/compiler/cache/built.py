@@ -60,7 +60,7 @@ def described_entry(
         "records": {p.name: layout for p in parameters if (layout := _record_layout(p)) is not None},
         "needs": dataclasses.asdict(facts.needs),
         "sites": encoded(facts.sites, {}),
-        "widenings": encoded(facts.widenings, {}),
+        "conversions": encoded(facts.conversions, {}),
         "codes": list(codes),
     }
 
@@ -115,7 +115,7 @@ class BuiltEntry:
         return Facts(
             needs=decoded_needs(record["needs"]),
             sites=decoded(record["sites"], {}),
-            widenings=decoded(record["widenings"], {}),
+            conversions=decoded(record["conversions"], {}),
             elementwise=lambda: "it was built ahead of time, without its IR",
             portable=self._no_ir,
             placements=self._no_ir,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.declaration.description import LaunchNeeds
 from oxide.compiler.signature.signature import Closed
-from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.faults import Conversion, FaultSite
 from oxide.driver.base import Code, Target
 from oxide.host import disk
 from oxide.host.locks import new_lock, unheld
@@ -54,7 +54,7 @@ class Facts:
         *,
         needs: LaunchNeeds,
         sites: tuple[FaultSite, ...],
-        widenings: tuple[Widening, ...],
+        conversions: tuple[Conversion, ...],
         elementwise: Callable[[], Elementwise | str],
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
@@ -63,7 +63,7 @@ class Facts:
         self.needs = needs
         self.captured = captured
         self.sites = sites
-        self.widenings = widenings
+        self.conversions = conversions
         self._elementwise = elementwise
         self._portable = portable
         self._placements = placements
@@ -110,7 +110,7 @@ class Entry:
         content = {
             "needs": dataclasses.asdict(facts.needs),
             "sites": encoded(facts.sites, self._labels),
-            "widenings": encoded(facts.widenings, self._labels),
+            "conversions": encoded(facts.conversions, self._labels),
             "elementwise": encoded(facts.elementwise, self._labels),
             "portable": encoded(facts.portable, self._labels),
             "placements": encoded(facts.placements, self._labels),
@@ -144,7 +144,7 @@ class Entry:
         return Facts(
             needs=decoded_needs(found["needs"]),
             sites=decoded(found["sites"], self._files),
-            widenings=decoded(found["widenings"], self._files),
+            conversions=decoded(found["conversions"], self._files),
             elementwise=lambda: decoded(found["elementwise"], self._files),
             portable=lambda: decoded(found["portable"], self._files),
             placements=lambda: decoded(found["placements"], self._files),
@@ -203,6 +203,8 @@ _CLASSES = {
     "Placement": "oxide.compiler.bounds.hoist",
     "PortableKernel": "oxide.compiler.ir.portable",
     "SharedMemory": "oxide.compiler.ir.primitives",
+    "NarrowIndex": "oxide.compiler.source.faults",
+    "Narrowing": "oxide.compiler.source.faults",
     "Widening": "oxide.compiler.source.faults",
 }
 """The dataclasses that the cache can encode, with the module of each."""

@@ -34,7 +34,7 @@ import numpy as np
 from oxide import errors
 from oxide.compiler.declaration.description import KernelDescription
 from oxide.compiler.ptx import libdevice
-from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.signature.device_function import DeviceFunction, plain_function
 from oxide.compiler.signature.signature import Closed, Lifted
 from oxide.compiler.signature.untyped_arguments import captured
 from oxide.compiler.source.source import EMPTY, as_written, closure_values, lines_of
@@ -224,6 +224,8 @@ class _Text:
         elif isinstance(value, FunctionType):
             if _is_covered(value.__globals__.get("__name__")):
                 self.add("known function", str(value.__module__), value.__qualname__)
+            elif (called := plain_function(value)) is not None:
+                self.value(called, attributes)
             else:
                 self.function(value)
         elif isinstance(value, ModuleType | type):

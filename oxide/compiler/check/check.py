@@ -22,6 +22,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter, Parameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import NumberType
+from oxide.compiler.source.annotated_locals import annotated_type
 from oxide.compiler.source.source import EMPTY, column_of, located, outer_names, parse_definition
 from oxide.errors import CompileError
 from oxide.host.messages import written
@@ -30,7 +31,7 @@ from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.structures import is_named_tuple
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
-from oxide.language.vectors import VECTORS, VectorType
+from oxide.language.vectors import Vector, VectorType
 from oxide.language.views import zip_exact
 
 from . import advice
@@ -187,11 +188,11 @@ class _Body:
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
         self.by_position = self.parameters[: function.__code__.co_argcount]
-        outer = outer_names(function)
+        outer = outer_names(source)
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
-        self.annotated: dict[str, ScalarType] = {}
+        self.annotated: dict[str, ScalarType | VectorType] = {}
         """The types of the annotated local variables that were visited."""
 
     def check_once(self, values: dict[str, Uniform]) -> None:
@@ -313,7 +314,7 @@ class _Body:
                     raise self._error(node, f"{shown} has {count} elements, and here it becomes {len(names.elts)}")
             case ast.Assert(test=test, msg=message):
                 if not (message is None or (isinstance(message, ast.Constant) and isinstance(message.value, str))):
-                    raise self._error(message, "the message of an assert in a kernel is a plain string")
+                    raise self._error(message, "the message of an assert in a kernel is a string or an f-string")
                 self._visit(test)
                 self._may_leave(node, "has no assert: one that fails")
                 return
@@ -387,19 +388,20 @@ class _Body:
 
     def _problem_with_annotation(self, node: ast.AnnAssign) -> str | None:
         """Returns the error for an annotated assignment, or None if each assignment converts to the annotated type."""
-        name, kind, shown = ast.unparse(node.target), self._resolve(node.annotation), ast.unparse(node.annotation)
+        name, shown = ast.unparse(node.target), ast.unparse(node.annotation)
+        kind = annotated_type(node.annotation, self.outer) or self._resolve(node.annotation)
         if not isinstance(node.target, ast.Name):
             value = "…" if node.value is None else ast.unparse(node.value)
             instead = f"{shown}({value})" if isinstance(kind, ScalarType) else value
             return f"only a local variable has an annotation in a kernel: write {name} = {instead}"
         if name in self.parameters:
             return f"{name} is a parameter, and its type is that of the call: annotate a variable of another name"
-        if not isinstance(kind, ScalarType):
+        if not isinstance(kind, ScalarType | VectorType):
             dtype = dtype_name(kind)
             return f"{name}: {shown} is no scalar type of kernels: write " + (
                 f"{name}: {dtype}" if dtype is not None else f"one, as in {name}: f32, or leave the annotation out"
             )
-        if self.annotated.setdefault(name, kind) is not kind:
+        if self.annotated.setdefault(name, kind) != kind:
             return f"{name} is annotated as {self.annotated[name].name} before: a variable has one type"
         return None
 
@@ -434,6 +436,9 @@ class _Body:
                     )
 
     def _call(self, node: ast.Call) -> None:
+        for part in (node.func, *node.args):
+            if isinstance(part, ast.Name) and (problem := refused(part)):
+                raise self._error(part, problem)
         called = self._resolve(node.func)
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
@@ -600,6 +605,7 @@ class _Body:
         defaults = default_values(called.function) if lifted is None else {}
         twice = len(node.args) + len(node.keywords) != len(given)
         if twice or not set(own) - set(defaults) <= set(given) <= set(own):
+            own = [name for name in own if name not in called.captures]
             shown = [f"{name}={defaults[name]}" if name in defaults else name for name in own]
             if len(body.by_position) < len(own):
                 shown.insert(len(body.by_position), "*")
@@ -647,7 +653,8 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        is_type = isinstance(value, ScalarType | VectorType) or value in VECTORS.values() or is_named_tuple(value)
+        of_language = isinstance(value, type) and (issubclass(value, Vector) or is_named_tuple(value))
+        is_type = isinstance(value, ScalarType | VectorType) or of_language
         if callable(value) and not is_type and not is_numbas(value):
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):

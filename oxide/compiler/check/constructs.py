@@ -22,8 +22,8 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.Await: "async code is not supported in kernels",
     ast.Yield: "yield is not supported in kernels: write results through a DisjointSlice",
     ast.YieldFrom: "yield is not supported in kernels: write results through a DisjointSlice",
-    ast.Lambda: "lambda is not supported in kernels: write a @device function",
-    ast.FunctionDef: "a nested function is not supported in kernels: write a @device function at module level",
+    ast.Lambda: "a lambda in a kernel is called, named by an assignment or passed to a function; write a def",
+    ast.FunctionDef: "a function is defined in a kernel where its calls follow in the same block",
     ast.ClassDef: "a class is not supported in kernels",
     ast.ListComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
     ast.SetComp: "a comprehension is not supported in kernels: write a for loop over range(...)",
@@ -49,6 +49,9 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
 
 def refused(node: ast.AST) -> str | None:
     """Returns an error that says more than ``UNSUPPORTED`` for some uses of a construct; None for any other node."""
+    problem: str = getattr(node, "problem", "")
+    if problem:  # from ``nested.py``
+        return problem
     match node:
         case ast.Match(cases=cases) if any(
             case.guard is not None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is not None

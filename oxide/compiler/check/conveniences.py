@@ -5,7 +5,9 @@
 - ``match`` on constants becomes ``if`` and ``elif``;
 - ``:=`` becomes an assignment before the statement;
 - a device function's default values become arguments of the call;
-- f-strings and ``%`` formatting in arguments of ``print`` become a format and its values.
+- f-strings and ``%`` formatting in arguments of ``print`` become a format and its values;
+- an f-string as the message of an ``assert`` becomes a constant, in which the numbers of outside constants are known
+  and other expressions stand as written.
 
 Each new expression has the line and the column of the expression that it replaces, so errors, faults and carets point
 into the original file. Anything else stays unchanged, and later checks refuse what kernels do not support. Kernels with
@@ -18,16 +20,17 @@ import ast
 import builtins
 import re
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, TypeVar, final
 
 import numpy as np
 
 from oxide.compiler.signature.annotations import default_values
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.compiler.source.source import EMPTY, outer_names
+from oxide.compiler.source.source import EMPTY
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice, Slice2, Slice3, Slice4, Slice5
+
+from .numpy_functions import in_kernels
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -66,11 +69,11 @@ class BlockTransformer(ast.NodeTransformer):
 
 @final
 class Conveniences(BlockTransformer):
-    """Rewrites the body of one function."""
+    """Rewrites the body of one function. ``outer`` is what its names from outside stand for."""
 
-    def __init__(self, function: FunctionType, definition: ast.FunctionDef) -> None:
+    def __init__(self, outer: dict[str, Any], definition: ast.FunctionDef) -> None:
         self.changed = False
-        self._outer = outer_names(function)
+        self._outer = outer
         arguments = definition.args
         self._parameters = {each.arg: each for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
         self._stored: dict[str, list[ast.expr | None]] = {}
@@ -382,6 +385,30 @@ class Conveniences(BlockTransformer):
         self.changed = True
         return [*before, *otherwise]
 
+    # assert
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        if isinstance(node.msg, ast.JoinedStr):
+            self.changed = True
+            node.msg = self._at(ast.Constant("".join(map(self._shown, node.msg.values))), node.msg)
+        node.test = self.visit(node.test)
+        return node
+
+    def _shown(self, part: ast.expr) -> str:
+        """Returns a part of an f-string as text. A fault has no values but those that are known before the launch."""
+        if not isinstance(part, ast.FormattedValue):
+            return str(part.value) if isinstance(part, ast.Constant) else ""
+        value = part.value.value if isinstance(part.value, ast.Constant) else self._resolve(part.value)
+        spec = part.format_spec.values if isinstance(part.format_spec, ast.JoinedStr) else []
+        if not isinstance(value, bool | int | float | str | np.generic) or not all(
+            isinstance(each, ast.Constant) for each in spec
+        ):
+            return f"{{{ast.unparse(part.value)}}}"
+        if part.conversion != -1:
+            spelled: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
+            value = spelled[chr(part.conversion)](value)
+        return format(value, "".join(str(each.value) for each in spec if isinstance(each, ast.Constant)))
+
     # print
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -397,7 +424,7 @@ class Conveniences(BlockTransformer):
             self.changed = True
             text = self._at(ast.Constant(FORMAT + " ".join(pieces)), node.args[0])
             return self._at(ast.Call(node.func, [text, *map(self.visit, values)], []), node)
-        called = self._resolve(node.func)
+        called = in_kernels(self._resolve(node.func))
         if isinstance(called, DeviceFunction):
             self._give_defaults(node, called)
         return self.generic_visit(node)

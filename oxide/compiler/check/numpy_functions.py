@@ -13,11 +13,12 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from oxide.compiler.signature.device_function import device
+from oxide.compiler.signature.device_function import device, plain_function
 from oxide.language import intrinsics
 
 _SAME = """cbrt copysign cos cosh degrees exp exp2 expm1 fabs fmod hypot isfinite isinf isnan ldexp log log10 log1p log2
@@ -224,7 +225,10 @@ _ALL = {**NUMPY, **CMATH, **_NUMPY_COMPLEX}
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns the function that a kernel calls for one of NumPy or ``cmath``, and any other object unchanged."""
+    """Returns the function that a kernel calls for one of NumPy or ``cmath``, the device function for a program's
+    Python function, and any other object unchanged."""
+    if type(value) is FunctionType and (called := plain_function(value)) is not None:
+        return called
     return _ALL.get(value, value) if isinstance(value, _KINDS) else value
 
 

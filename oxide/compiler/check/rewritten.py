@@ -15,7 +15,7 @@ import contextvars
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeAlias, final
 
 from oxide.compiler.source.source import (
@@ -31,6 +31,7 @@ from oxide.errors import CompileError
 from oxide.host.weak_table import WeakTable
 
 from .conveniences import Conveniences
+from .nested import has_functions, lift
 
 _Rewritten: TypeAlias = WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]]
 """Rewritten functions, by their originals. None stands for an original that uses no conveniences, because the original
@@ -54,7 +55,7 @@ def _rewritten(written: Callable[..., Any]) -> Callable[..., Any] | None:
     if not isinstance(function, FunctionType):
         return None
     try:
-        definition, changed = _plain_definition(function)
+        definition, function, changed = _plain_definition(function)
     except CompileError:
         return None  # the later check reports the missing source
     if _debugged.get():
@@ -66,27 +67,42 @@ def _rewritten(written: Callable[..., Any]) -> Callable[..., Any] | None:
     return made
 
 
-def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
-    """Returns a new syntax tree of the function with its conveniences rewritten, and whether the function used any. The
-    lines and columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
+def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, FunctionType, bool]:
+    """Returns a new syntax tree of the function with its conveniences rewritten, a function whose outside names are the
+    tree's, and whether the tree differs from the source. The lines and columns are those of the file. Raises
+    ``CompileError`` if the source cannot be read."""
     definition, indent = parse_definition(function)
     if definition is trees.get(function):
         definition = copy.deepcopy(definition)
     definition.args.args, definition.args.kwonlyargs = [*definition.args.args, *definition.args.kwonlyargs], []
-    rewriter = Conveniences(function, definition)
-    definition.body = rewriter.block(definition.body)
-    shifted: set[int] = set()  # the rewriter may use a node at several places
     for node in ast.walk(definition):
-        if id(node) not in shifted and isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
-            shifted.add(id(node))
+        if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.pattern):
             node.col_offset += indent
             node.end_col_offset = (node.end_col_offset or 0) + indent
-    return definition, rewriter.changed
+
+    def make(nested: ast.FunctionDef, cells: dict[str, CellType]) -> FunctionType:
+        made = compiled(function, nested, cells)
+        made.__name__, made.__qualname__ = nested.name, f"{function.__qualname__}.<locals>.{nested.name}"
+        trees.set(made, nested)
+        return made
+
+    with_functions = has_functions(definition)
+    nested = lift(function, definition, make) if with_functions else {}
+    outer = outer_names(function) | {name: cell.cell_contents for name, cell in nested.items()}
+    rewriter = Conveniences(outer, definition)
+    definition.body = rewriter.block(definition.body)
+    if nested:
+        return definition, compiled(function, definition, nested), True
+    return definition, function, rewriter.changed or with_functions
 
 
-def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
-    """Compiles a definition. Returns a function with the original's globals, name, defaults and closure."""
-    code = function.__code__
+def compiled(
+    function: FunctionType, definition: ast.FunctionDef, more: dict[str, CellType] | None = None
+) -> FunctionType:
+    """Compiles a definition. Returns a function with the original's globals, name, defaults and closure. ``more`` has
+    the cells of further closure variables."""
+    code, more = function.__code__, more or {}
+    outside = (*code.co_freevars, *more)
     inner = copy.copy(definition)
     # A decorator makes the code begin at the same line. It never runs: only the code object is taken.
     first = ast.Name("decorator", ast.Load(), lineno=code.co_firstlineno, col_offset=0)
@@ -98,9 +114,9 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
         if isinstance(argument, ast.arg):
             argument.annotation = None
     none = ast.arguments([], [], None, [], [], None, [])
-    closure = ast.Assign([ast.Name(name, ast.Store()) for name in code.co_freevars], ast.Constant(None))
-    names: list[ast.stmt] = [closure] if code.co_freevars else []
-    if inner.name not in code.co_freevars:
+    closure = ast.Assign([ast.Name(name, ast.Store()) for name in outside], ast.Constant(None))
+    names: list[ast.stmt] = [closure] if outside else []
+    if inner.name not in outside:
         names.append(ast.Global([inner.name]))  # else a function that names itself would capture itself
     outer = ast.FunctionDef("outer", none, [*names, inner], [], None, None)
     if "type_params" in outer._fields:
@@ -109,7 +125,7 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
     module = compile(ast.fix_missing_locations(ast.Module([outer], [])), code.co_filename, "exec", dont_inherit=True)
     (around,) = (constant for constant in module.co_consts if isinstance(constant, CodeType))
     (found,) = (constant for constant in around.co_consts if isinstance(constant, CodeType))
-    return with_code(function, found.replace(co_qualname=code.co_qualname))
+    return with_code(function, found.replace(co_qualname=code.co_qualname), more)
 
 
 # Breakpoints
@@ -170,7 +186,8 @@ def numbered(function: Callable[..., Any]) -> Numbered:
     function = with_ordinary_parameters(as_written(function))
     if not isinstance(function, FunctionType):
         raise located(function, f"{function.__name__} is not a Python function")
-    definition = _Distinct().visit(_plain_definition(function)[0])
+    definition, function, _ = _plain_definition(function)
+    definition = _Distinct().visit(definition)
     numbers = 0
     for number, node in enumerate(_in_order(definition), _FIRST):
         node.number = number  # type: ignore[attr-defined]

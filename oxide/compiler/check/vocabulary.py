@@ -7,6 +7,7 @@ any other object.
 from __future__ import annotations
 
 import math
+from random import Random
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ from oxide.language import (  # noqa: F401 - each declares its functions
     fast,
     intrinsics,
     primitives,
+    random,
     tensor,
     thread,
     warp,
@@ -107,6 +109,8 @@ def refusal(shown: str, value: Any) -> str:
         return "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)"
     if value is math.fsum:
         return f"{shown} keeps a list of sums, which kernels cannot: add in f64"
+    if isinstance(getattr(value, "__self__", None), Random):
+        return f"{shown} has a state, which threads cannot share: use oxide.random, as in random.uniform(seed, i)"
     if getattr(value, "__module__", None) == "math" and isinstance(value, BuiltinFunctionType):
         names = ", ".join(sorted(function.__name__ for function in _MATH))
         return f"{shown} is not supported in kernels; of math there are {names}"

@@ -130,7 +130,7 @@ def _module(
     called = [libm.definitions(kernel.name, kernel.module)]
     converted = {*symbols, *tensor_primitives.conversions(symbols)}
     half.check_f16(kernel.name, converted, target)
-    called += [half.definitions(converted, 0), *extremes]
+    called += [half.definitions(converted, 0), *extremes, *([primitives.WORD] if "oxide.word" in symbols else [])]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(native_debugging(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)

@@ -47,6 +47,9 @@ _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1
 """Defines ``oxide.unanimous`` as false, so that of a loop's two versions only the version without alignment runs. A CPU
 loads neighbouring elements as fast without alignment, and LLVM vectorises this version."""
 
+WORD = "define i32 @oxide.word(i32 %word) alwaysinline {\n  ret i32 %word\n}"
+"""Defines ``oxide.word``. A CPU's vectors multiply 32 bits by 32 as LLVM widens them."""
+
 
 WIDE_DIVISIONS = "\n".join(
     f"""define i128 @{name}(i128 %a, i128 %b) {{

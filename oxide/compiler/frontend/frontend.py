@@ -65,7 +65,7 @@ from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.signature.signature import Closed, Lifted, NumbaParameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.signature.untyped_arguments import ArgumentType, Captured
-from oxide.compiler.source.faults import Widening
+from oxide.compiler.source.faults import Conversion
 from oxide.errors import OxideError
 from oxide.host.environment import full_traceback
 from oxide.host.weak_table import WeakTable
@@ -154,13 +154,14 @@ def lower(
         )
     numba_compiler.kernel_fixup(result.library.get_function(result.fndesc.llvm_func_name), False)
     libraries = _libraries(result.library)
-    widenings = sorted({each for library in libraries.values() for each in _widenings.get(library) or ()})
+    found = {each for library in libraries.values() for each in _conversions.get(library) or ()}
+    conversions = sorted(found, key=lambda each: (each.file, each.line, str(each)))
     return LoweredKernel(
         tuple(libraries),
         result.fndesc.llvm_func_name,
         tuple(sites),
         array_places,
-        tuple(widenings),
+        tuple(conversions),
         typed,
         {number: array for library in libraries.values() for number, array in (_captured.get(library) or {}).items()},
     )
@@ -182,7 +183,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     typing_context, target_context = _contexts()
     notes = len(session().notes)
     outer = session()
-    with running(replace(outer, widenings=[], captured={})) as own:
+    with running(replace(outer, conversions=[], captured={})) as own:
         try:
             with utils.numba_target_override(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", errors.NumbaWarning)
@@ -202,8 +203,8 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
             inference.record_failure(error, function, notes)
             outer.file, outer.line, outer.span = own.file, own.line, own.span  # the failure of the caller, too
             raise
-    if own.widenings:
-        _widenings.set(result.library, tuple(own.widenings))
+    if own.conversions:
+        _conversions.set(result.library, tuple(own.conversions))
     if own.captured:
         _captured.set(result.library, own.captured)
     result.library.finalize()
@@ -218,9 +219,9 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
 _waiting: dict[str, list[Any]] = {}
 _called_back: WeakTable[Any, list[Any]] = WeakTable()
 
-_widenings: WeakTable[Any, tuple[Widening, ...]] = WeakTable()
-"""The recorded widenings of each compiled function, by the function's library. A device function is compiled once for
-many kernels, and each of these kernels reports the function's widenings."""
+_conversions: WeakTable[Any, tuple[Conversion, ...]] = WeakTable()
+"""The recorded conversions of each compiled function, by the function's library. A device function is compiled once for
+many kernels, and each of these kernels reports the function's conversions."""
 
 _captured: WeakTable[Any, dict[int, Captured]] = WeakTable()
 """The device arrays from outside that each compiled function names, by the function's library, which keeps them."""
@@ -349,7 +350,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session().numba_style:
-                return super().resolve_function_type(func, args, kws)
+                return super().resolve_function_type(func, integers.as_numbas(args), kws)
             if getattr(func, "typing_key", func) is range:
                 return ranges.counted(super().resolve_function_type(func, ranges.range_arguments(args), kws))
             args = integers.small_integers(func, args)

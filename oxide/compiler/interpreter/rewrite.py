@@ -395,6 +395,35 @@ class _Rewriter(BlockTransformer):
 
     # Statements
 
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for statement in body:
+            narrowed = self._narrowed(statement)
+            if isinstance(statement, ast.For):
+                result += super().block([statement])
+                statement.body[:0] = narrowed
+            else:
+                result += [*super().block([statement]), *narrowed]
+        return result
+
+    def _narrowed(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Returns statements that convert the annotated variables which a statement assigns, where they may not hold
+        what is assigned."""
+        targets: list[ast.expr] = []
+        match statement:
+            case ast.Assign():
+                targets = statement.targets
+            case ast.AnnAssign() | ast.AugAssign() | ast.For():
+                targets = [statement.target]
+        names = [node for target in targets for node in ast.walk(target) if _number(node) in self.typed.narrowed]
+        made = list[ast.stmt]()
+        for name in names:
+            assert isinstance(name, ast.Name)
+            kind = self.typed.narrowed[_number(name)]
+            value = self._converted(ast.copy_location(ast.Name(name.id, ast.Load()), name), CONVERT[kind], kind)
+            made.append(ast.copy_location(ast.Assign([ast.Name(name.id, ast.Store())], value), statement))
+        return [ast.fix_missing_locations(each) for each in made]
+
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
         signatures = self.typed.operations.get(_number(node))
         if not signatures:

@@ -28,7 +28,7 @@ from oxide.compiler.primitives.effects import WAITING, Effect, having
 from oxide.compiler.primitives.threads import GRID_BARRIER
 from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.compiler.signature.untyped_arguments import Captured
-from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.faults import Conversion, FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.driver.base import MAX_SHARED_BYTES, Dim3
@@ -55,14 +55,14 @@ class LoweredKernel:
 
     ``modules`` has the modules of the kernel and its device functions. ``symbol`` names the kernel's function.
     ``sites`` has all known fault sites, and ``array_places`` the source places of all shared and local arrays. Both are
-    numbered as in the modules. ``widenings`` has the kernel's operations whose result is a float wider than an operand.
+    numbered as in the modules. ``conversions`` has the reports of the types of operations and values.
     """
 
     modules: tuple[str, ...]
     symbol: str
     sites: tuple[FaultSite, ...]
     array_places: Mapping[int, SourcePlace]
-    widenings: tuple[Widening, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
     typed: TypedFunction | None = None
     """The types of the kernel's expressions, or None if the front end did not keep them."""
     captured: Mapping[int, Captured] = field(default_factory=dict)

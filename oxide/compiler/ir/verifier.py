@@ -269,9 +269,9 @@ class _Accesses:
 
     def _is_inside(self, address: Value, facts: _Facts) -> bool:
         match self._plain(address):
-            case GetElementPtr(source=source, pointer=element, indices=[first, _]) if (
-                source.startswith("{") and first.integer == 0
-            ):  # a member of an element, such as the imaginary part
+            case GetElementPtr(source=source, pointer=element, indices=[first, member]) if (
+                source.startswith(("{", "[")) and first.integer == 0 and member.integer is not None
+            ):  # a member of an element, such as the imaginary part, or a component of a vector
                 return self._is_inside(element, facts)
             case GetElementPtr(indices=[*_, index]):
                 return self._is_checked(index, facts)

@@ -23,7 +23,7 @@ from oxide.compiler.ir.dependencies import check_dependencies
 from oxide.compiler.ir.portable import LoweredKernel, PortableKernel, tiled_parameters, translate
 from oxide.compiler.signature.signature import Closed, NumbaParameter, with_captured
 from oxide.compiler.signature.untyped_arguments import Captured
-from oxide.compiler.source.faults import Widening
+from oxide.compiler.source.faults import Conversion
 from oxide.errors import CompileError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
-    return _facts(kernel, uses, portable, placements, lowered.widenings, parameters, captured)
+    return _facts(kernel, uses, portable, placements, lowered.conversions, parameters, captured)
 
 
 def typed_facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[TypedKernel, Facts] | None:
@@ -69,7 +69,7 @@ def typed_facts_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) ->
         suspends=portable.suspends,
         cooperative=portable.cooperative,
     )
-    return typed, _facts(kernel, uses, portable, (), lowered.widenings, parameters)
+    return typed, _facts(kernel, uses, portable, (), lowered.conversions, parameters)
 
 
 def located_ir(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[PortableKernel, frozenset[str]]:
@@ -121,7 +121,7 @@ def _facts(
     uses: Uses,
     portable: PortableKernel,
     placements: tuple[Placement, ...],
-    widenings: tuple[Widening, ...],
+    conversions: tuple[Conversion, ...],
     parameters: tuple[Closed, ...],
     captured: tuple[Captured, ...] = (),
 ) -> Facts:
@@ -142,7 +142,7 @@ def _facts(
     return Facts(
         needs=needs,
         sites=portable.sites,
-        widenings=widenings,
+        conversions=conversions,
         elementwise=lambda: accesses,
         portable=lambda: portable,
         placements=lambda: placements,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from oxide.compiler.declaration.description import BuiltSource, FusedSource
     from oxide.compiler.signature.contracts import Contract
-    from oxide.compiler.source.faults import Widening
+    from oxide.compiler.source.faults import Narrowing, Widening
     from oxide.compiler.tile.tile_source import TileSource
 
     from .reports import Check
@@ -472,7 +472,7 @@ class Kernel(Generic[Operation, Result]):
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     @without_frames
-    def checks(self) -> tuple[Check | Widening, ...]:
+    def checks(self) -> tuple[Check | Widening | Narrowing, ...]:
         """Returns ``Specialization.checks()``. A generic kernel is compiled for the types of ``example``."""
         return self.example().checks()
 

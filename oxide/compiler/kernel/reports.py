@@ -7,10 +7,10 @@ import ast
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.faults import Conversion, FaultSite, NarrowIndex, Narrowing, Widening
 from oxide.compiler.source.source import Remark, lines_in, listing, located_in, parsed
 from oxide.errors import CompileError, place_name
 from oxide.pictures.drawing import preformatted, table
@@ -32,7 +32,8 @@ class Check:
     reason why the check stays. ``in_loop`` says whether the access is inside a loop. If the slice has several axes,
     each axis has a check of its own, and ``axis`` is the axis of this check; otherwise it is None. If a line has
     several accesses to one slice, or is in a device function that is called in several places, the object describes the
-    costliest of the checks.
+    costliest of the checks. ``narrow`` is the type of 8 to 32 bits in which an index of this line is computed, such as
+    "u32"; the check is made on the number that the index would be without wrapping. It is "" for other indices.
     """
 
     parameter: str
@@ -42,15 +43,17 @@ class Check:
     detail: str
     in_loop: bool
     axis: int | None = None
+    narrow: str = ""
 
     def __str__(self) -> str:
         what = {"proved": "proved", "hoisted": "hoisted", "access": "at the access"}[self.place]
         slice_ = self.parameter if self.axis is None else f"{self.parameter}, axis {self.axis}"
-        return f"line {self.line}: {slice_}: {what}, {self.detail}"
+        narrow = f"; the index is computed in {self.narrow}" if self.narrow else ""
+        return f"line {self.line}: {slice_}: {what}, {self.detail}{narrow}"
 
 
 @final
-class Checks(tuple["Check | Widening", ...]):
+class Checks(tuple["Check | Widening | Narrowing", ...]):
     """The result of ``Kernel.checks()``: a tuple that notebooks show as the kernel's source with the checks marked."""
 
     __slots__ = ()
@@ -58,7 +61,7 @@ class Checks(tuple["Check | Widening", ...]):
     def _repr_html_(self) -> str:
         """Returns the source of the kernel and of its device functions. The costliest check of a line decides its
         colour: green for a proved check, blue for a check before a loop, orange for a check at the access. Widened
-        arithmetic is listed as a remark."""
+        arithmetic and narrowed integers are listed as remarks."""
         remarks = [_remark(item) for item in self]
         if not remarks:
             return preformatted("no bounds checks")
@@ -67,7 +70,16 @@ class Checks(tuple["Check | Widening", ...]):
         return listing(remarks, f"{checks} bounds checks, {at_access} of them at every access")
 
 
-def _remark(item: Check | Widening) -> Remark:
+def checks_with(checks: Iterable[Check], conversions: Sequence[Conversion]) -> Checks:
+    """Returns checks, with the narrow indices marked, and after them the widenings and narrowings."""
+    narrow = {
+        (each.file, each.line, each.parameter): each.narrow for each in conversions if isinstance(each, NarrowIndex)
+    }
+    marked = [replace(each, narrow=narrow.get((each.file, each.line, each.parameter), "")) for each in checks]
+    return Checks((*marked, *(each for each in conversions if not isinstance(each, NarrowIndex))))
+
+
+def _remark(item: Check | Widening | Narrowing) -> Remark:
     text = str(item).removeprefix(f"line {item.line}: ")
     mark = {"proved": "good", "hoisted": "fair", "access": "bad"}[item.place] if isinstance(item, Check) else "note"
     return item.file, item.line, mark, text

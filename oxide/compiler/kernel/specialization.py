@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter, with_captured
 from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
-from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.faults import Conversion, FaultSite, Narrowing, Widening
 from oxide.compiler.source.source import located
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target, capability_of
@@ -174,9 +174,9 @@ class Specialization:
         return self._facts.placements
 
     @property
-    def widenings(self) -> tuple[Widening, ...]:
+    def conversions(self) -> tuple[Conversion, ...]:
         """Returns the float operations that compute in a wider type than that of an operand."""
-        return self._facts.widenings
+        return self._facts.conversions
 
     @property
     def elementwise(self) -> Elementwise | str:
@@ -222,12 +222,13 @@ class Specialization:
         found: KernelResources = launches.resources(self, block, shared_mem_bytes)
         return found
 
-    def checks(self) -> tuple[Check | Widening, ...]:
+    def checks(self) -> tuple[Check | Widening | Narrowing, ...]:
         """Returns the bounds checks of the accesses, and after them the float operations that compute in a wider type
-        than that of an operand. An unchecked kernel has no bounds checks."""
-        from .reports import Checks
+        than that of an operand, and the integers that become narrower where no conversion is written. An unchecked
+        kernel has no bounds checks."""
+        from .reports import checks_with
 
-        return Checks(self._checks() + self._facts.widenings)
+        return checks_with(self._checks(), self._facts.conversions)
 
     def _checks(self) -> tuple[Check, ...]:
         from .reports import checks_of
@@ -481,7 +482,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     return Facts(
         needs=needs,
         sites=portable.sites,
-        widenings=(),
+        conversions=(),
         elementwise=lambda: f"it is a {kind} kernel",
         portable=lambda: portable,
         placements=lambda: placements,

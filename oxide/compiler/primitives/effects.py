@@ -54,6 +54,7 @@ _EFFECTS = {
     "oxide.breakpoint": Effect(0),
     "oxide.held.local": Effect.ALONE,
     SCALAR: _NUMBERS,
+    "oxide.word": _NUMBERS,
     "__nv_": _NUMBERS,
     "llvm.": _NUMBERS,
     **dict.fromkeys(CONVERSIONS, Effect.PURE | Effect.ALONE),

@@ -13,6 +13,7 @@ from typing import Any
 from oxide.compiler.source.typings import Signature
 from oxide.language import fast, intrinsics
 
+from . import random_numbers
 from .numbers import BITS, GREATEST, INTEGERS, LEAST, bits_of, fused
 from .table import (
     SCALAR,
@@ -131,6 +132,7 @@ ENTRIES = (
         )
     ),
     Primitive(fast.divide, singles, of_floats("fast_fdivide")),
+    *random_numbers.ENTRIES,
 )
 
 

@@ -29,6 +29,9 @@ is an ``f64``."""
 PLACE = "place"
 """Stands for the type of a place: an ``i64`` that floats take for a Python integer. It is only a result."""
 
+WORDS = "four u32"
+"""Stands for the type of a tuple of four ``u32``. It is only a result."""
+
 SCALAR = "oxide.scalar."
 """The prefix of the symbols that entries of functions of numbers define."""
 
@@ -169,8 +172,11 @@ def bits(signature: Signature) -> int:
 
 
 def llvm_type(kind: str) -> str:
-    """Returns LLVM's type for the values of a scalar type, and for ``NONE``."""
-    return "void" if kind == NONE else SCALARS["i64" if kind == PLACE else kind].register_type
+    """Returns LLVM's type for the values of a scalar type, and for the types of results above."""
+    return _LLVM_TYPES.get(kind) or SCALARS[kind].register_type
+
+
+_LLVM_TYPES = {NONE: "void", PLACE: "i64", WORDS: "[4 x i32]"}
 
 
 # Rules

@@ -12,6 +12,7 @@ def definitions(symbols: Collection[str], shared: SharedMemory, capability: int)
     """Returns definitions of the primitives for a kernel with these symbols. Unused definitions are dropped before
     instruction selection."""
     texts = [_shared(shared), _INSTRUCTIONS, *([_UNANIMOUS] if "oxide.unanimous" in symbols else [])]
+    texts += [_WORD] * ("oxide.word" in symbols)
     texts += [entry.ptx_text(capability) for entry in threads.ENTRIES if entry.symbol in symbols]
     return "\n".join([*texts, *warps.ptx_definitions(symbols, capability)])
 
@@ -63,6 +64,14 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
   ret i1 %all
 }
 """
+
+_WORD = """
+define i32 @oxide.word(i32 %word) alwaysinline {
+  %same = call i32 asm "mov.b32 $0, $1;", "=r,r"(i32 %word)
+  ret i32 %same
+}
+"""
+"""Defines ``oxide.word`` so that LLVM does not know its result, and computes with it in 32 bits."""
 
 
 _INSTRUCTIONS = """

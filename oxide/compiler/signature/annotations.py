@@ -91,49 +91,61 @@ class Annotation:
     ndim: int = 1
 
 
-def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
+def parse_annotations(
+    function: Callable[..., Any], local_names: Mapping[str, Any], *, lenient: bool = False
+) -> dict[str, Annotation]:
     """Returns the annotations of a device function by parameter, and the annotation of the result under ``return``.
-    Raises ``CompileError``.
+    Raises ``CompileError`` for one that means nothing, or with ``lenient`` leaves it out.
 
     A parameter is generic if it has no annotation, ``Any``, a type variable, or a type that only the compiler makes: a
     ``ThreadIndex``, a ``Ref``, shared memory, None.
     """
     found: dict[str, Annotation] = {}
-    if not getattr(function, "__annotations__", None):
-        return found
     names = Names(function, local_names)
-    for name, annotation in function.__annotations__.items():
-        what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
-        value = names.evaluate(annotation, f"{what}: the annotation", name)
-        if isinstance(value, ScalarType | VectorType):
-            declared = Annotation("scalar", value)
-        elif is_named_tuple(value):
-            try:
-                declared = Annotation("scalar", structure_of(value, _evaluated(value, names, name)))
-            except NoStructure:
-                continue  # a tuple of other things, which is generic
-        elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
-            declared = _slice_of(function, what, name, value)
-            if isinstance(getattr(declared.scalar, "scalar", declared.scalar), TypeVar):
-                continue
-        elif value in (int, float, bool, complex, str):
-            raise at_parameter(
-                function,
-                name,
-                f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
-                "DisjointSlice[T], or not at all",
-            )
-        else:
-            continue
-        if isinstance(getattr(declared.scalar, "scalar", None), TypeVar):
-            continue
-        if is_named_tuple(declared.scalar):
-            declared = replace(declared, scalar=_structure(function, what, name, declared.scalar, names))
-        if not isinstance(declared.scalar, ScalarType | VectorType | StructureType):
-            problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
-            raise at_parameter(function, name, problem)
-        found[name] = declared
+    for name, annotation in (getattr(function, "__annotations__", None) or {}).items():
+        try:
+            declared = _declared(function, name, annotation, names)
+        except CompileError:
+            if not lenient:
+                raise
+            declared = None
+        if declared is not None:
+            found[name] = declared
     return found
+
+
+def _declared(function: Callable[..., Any], name: str, annotation: Any, names: Names) -> Annotation | None:
+    """Returns an annotation of a device function; None for a generic parameter. Raises ``CompileError``."""
+    what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
+    value = names.evaluate(annotation, f"{what}: the annotation", name)
+    if isinstance(value, ScalarType | VectorType):
+        declared = Annotation("scalar", value)
+    elif is_named_tuple(value):
+        try:
+            return Annotation("scalar", structure_of(value, _evaluated(value, names, name)))
+        except NoStructure:
+            return None  # a tuple of other things, which is generic
+    elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
+        declared = _slice_of(function, what, name, value)
+        if isinstance(declared.scalar, TypeVar):
+            return None
+    elif value in (int, float, bool, complex, str):
+        raise at_parameter(
+            function,
+            name,
+            f"{what} is annotated {value.__name__}; annotate it as a scalar ({SCALAR_NAMES}), Slice[T] or "
+            "DisjointSlice[T], or not at all",
+        )
+    else:
+        return None
+    if isinstance(declared.scalar, VectorType) and isinstance(declared.scalar.scalar, TypeVar):
+        return None
+    if is_named_tuple(declared.scalar):
+        return replace(declared, scalar=_structure(function, what, name, declared.scalar, names))
+    if not isinstance(declared.scalar, ScalarType | VectorType):
+        problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
+        raise at_parameter(function, name, problem)
+    return declared
 
 
 class Names:
@@ -243,9 +255,7 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     )
 
 
-def _structure(
-    function: Callable[..., Any], what: str, name: str, made_of: Any, names: Names
-) -> StructureType:
+def _structure(function: Callable[..., Any], what: str, name: str, made_of: Any, names: Names) -> StructureType:
     """Returns the structure type of a NamedTuple class. Raises ``CompileError`` for a class that is no structure."""
     try:
         return structure_of(made_of, _evaluated(made_of, names, name))

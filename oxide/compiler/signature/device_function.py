@@ -2,7 +2,8 @@
 
 A device function is compiled into each kernel that reaches it. On the host it stays a plain Python function. A
 parameter without an annotation is generic. An argument for an annotated parameter is converted to the annotated type,
-or must have that type.
+or must have that type. A kernel may also call a program's Python functions without ``@device``
+(``plain_function``).
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ R = TypeVar("R")
 class DeviceFunction(Generic[P, R]):
     """A function that kernels may call. Calling it on the host calls the Python function."""
 
-    def __init__(self, function: Callable[P, R], names: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, function: Callable[P, R], names: Mapping[str, Any] | None = None, *, plain: bool = False
+    ) -> None:
         self.function = function
-        self.annotations: dict[str, Annotation] = parse_annotations(function, names or {})
+        self.annotations: dict[str, Annotation] = parse_annotations(function, names or {}, lenient=plain)
         """The annotations of the parameters by name, and the annotation of the result under ``return``."""
+        self.captures: tuple[str, ...] = ()
+        """Of a function that a kernel defines: the parameters for the variables of the kernel that it reads."""
         functools.update_wrapper(self, function)
         keep_text(function)
 
@@ -46,6 +51,26 @@ class DeviceFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<device function {self.function.__qualname__}>"
+
+
+_HOST_PACKAGES = {"numba", "numpy", "oxide", "oxide_kernels", "scipy", "torch", *sys.stdlib_module_names}
+"""Packages whose Python functions are for the host, except for those that kernels know."""
+
+
+def plain_function(function: object) -> DeviceFunction[..., Any] | None:
+    """Returns the device function that kernels call for a program's Python function without ``@device``. Returns None
+    for anything else.
+
+    Annotations that a device function cannot have, such as ``int``, mean nothing there. The function holds its device
+    function, so both live equally long.
+    """
+    if type(function) is not FunctionType or (function.__module__ or "").partition(".")[0] in _HOST_PACKAGES:
+        return None
+    found: DeviceFunction[..., Any] | None = vars(function).get("__oxide_device__")
+    if found is None or found.function is not function:  # a decorator copies attributes to its own function
+        found = DeviceFunction(function, plain=True)
+        vars(function)["__oxide_device__"] = found
+    return found
 
 
 def is_function(argument: object) -> bool:

@@ -1,5 +1,5 @@
-"""What the front end reports of places in the source: where a thread may fail, and where arithmetic widens. Also the
-host's reader of the record that a failed check fills.
+"""What the front end reports of places in the source: where a thread may fail, where arithmetic widens, and where
+integers narrow. Also the host's reader of the record that a failed check fills.
 
 A record, the ``FAULT`` of ``driver/records.py``, is memory that the host and the device both see. Each launch in flight
 has a record, zeroed before the launch. The first check or ``assert`` that fails claims the record by a compare-exchange
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -79,6 +79,44 @@ class Widening:
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.operation} is computed in {self.result}; convert to stay in {self.narrow}"
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class Narrowing:
+    """An integer that becomes one of a type that does not hold all its values, although no conversion is written.
+
+    ``value`` and ``result`` are the types before and after. ``target`` names what takes the integer: an element, an
+    annotated variable, a parameter or a result of a device function.
+    """
+
+    file: str
+    line: int
+    target: str
+    value: str
+    result: str
+
+    def __str__(self) -> str:
+        return (
+            f"line {self.line}: {self.target} takes {self.value} as {self.result}, which may wrap; "
+            f"write {self.result}(…) where that is meant"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class NarrowIndex:
+    """An index of the array ``parameter`` that is computed in ``narrow``, a type of 8 to 32 bits. Its check is made on
+    the number that it would be without wrapping."""
+
+    file: str
+    line: int
+    parameter: str
+    narrow: str
+
+
+Conversion: TypeAlias = Widening | Narrowing | NarrowIndex
+"""A report of the type of an operation or of a value."""
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:

@@ -20,11 +20,11 @@ import linecache
 import operator
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from tokenize import TokenError
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from oxide.errors import CompileError, place_name
@@ -268,12 +268,16 @@ def with_ordinary_parameters(function: Callable[..., Any]) -> Callable[..., Any]
     count = code.co_argcount + code.co_kwonlyargcount
     made = with_code(function, code.replace(co_argcount=count, co_kwonlyargcount=0))
     made.__defaults__ = made.__kwdefaults__ = None
+    known = trees.get(function)
+    if known is not None:
+        trees.set(made, known)
     return made
 
 
-def with_code(function: FunctionType, code: CodeType) -> FunctionType:
-    """Returns a function like the given one, with other code, whose closure variables are among the function's own."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+def with_code(function: FunctionType, code: CodeType, more: Mapping[str, CellType] | None = None) -> FunctionType:
+    """Returns a function like the given one, with other code, whose closure variables are among the function's own and
+    ``more``."""
+    cells = {**dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)), **(more or {})}
     closure = tuple(cells[name] for name in code.co_freevars)
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     functools.update_wrapper(made, function)

@@ -78,6 +78,9 @@ class TypedFunction:
     """The type that each variable has in each expression or statement that reads the variable."""
     loops: dict[str, set[int]] = field(default_factory=dict)
     """The expressions and statements that read a variable as a loop leaves it, by the variable's name."""
+    narrowed: dict[int, str] = field(default_factory=dict)
+    """The type of an annotated variable to which an integer is assigned that it may not hold, by the number of the
+    variable's name in the assignment."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

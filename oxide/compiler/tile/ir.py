@@ -4,21 +4,20 @@ A region is a list of nodes in program order. A node without axes is a scalar. O
 ``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. The cell is written at the end
 of the loop's body or of each branch. Nodes with the operation ``cell`` read it.
 
-Types are promoted as NumPy does, and by NEP 50 for Python literals.
+``oxide/language/promotion.py`` has the rule for the types of arithmetic.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-import numpy as np
+from oxide.language.promotion import Operand
+from oxide.language.types import SCALARS, ScalarType
 
-from oxide.language.types import OF_PYTHON, SCALARS, ScalarType, of_dtype
-
-__all__ = ["DTYPES", "EFFECTS", "REDUCTIONS", "SCATTERS", "Cell", "Node", "Region", "Site", "promoted"]
+__all__ = ["DTYPES", "EFFECTS", "REDUCTIONS", "SCATTERS", "Cell", "Node", "Region", "Site"]
 
 ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
 """The operations that change elements of a tensor atomically, because other programs may change the same elements."""
@@ -48,8 +47,8 @@ class Node:
     """One operation and its result.
 
     ``index`` numbers the nodes in program order. The nodes of a loop's body come before the loop itself. ``weak`` is
-    ``int``, ``float`` or ``bool`` for a scalar that behaves like a Python literal: it takes the type of the other
-    operand.
+    ``int``, ``float`` or ``bool`` for a scalar that behaves like a Python literal, which takes the type of the other
+    operand, and ``Place`` for a place.
     """
 
     op: str
@@ -67,6 +66,12 @@ class Node:
     def size(self) -> int:
         """Returns the number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def operand(self) -> Operand:
+        """Returns the type of the node as an operand of arithmetic."""
+        literal = self.op == "constant" and self.weak is int
+        return Operand(self.dtype, self.weak, self.detail if literal else None)
 
     def __repr__(self) -> str:
         sources = ", ".join(f"%{each.index}" for each in self.inputs)
@@ -115,22 +120,3 @@ DTYPES = tuple(scalar for scalar in SCALARS.values() if scalar.kind != "c")
 
 # The types are looked up by name, because a static type checker takes the attributes of `types` for Python's types.
 BOOL, I32, I64, U64, F32, F64 = (SCALARS[name] for name in ("bool_", "i32", "i64", "u64", "f32", "f64"))
-
-Operand = tuple[ScalarType, type | None]
-"""An operand's type, and the class of the Python number that it behaves like (None for other operands)."""
-
-
-def promoted(operands: Sequence[Operand]) -> Operand | None:
-    """Returns the common type of operands, as ``numpy.result_type`` does, or None if there is none."""
-    strong = [scalar for scalar, weak in operands if weak is None]
-    weak = [each for _, each in operands if each is not None]
-    if not strong:
-        widest = max(weak, key=(bool, int, float).index)
-        return OF_PYTHON[widest], widest
-    if any(scalar.ml_dtypes for scalar in strong):  # NumPy's rule for literals covers only its own types
-        weak = []
-    try:
-        found = of_dtype(np.result_type(*[scalar.dtype for scalar in strong], *[each(1) for each in weak]))
-    except TypeError:
-        return None
-    return None if found is None else (found, None)

@@ -145,7 +145,7 @@ def _facts(special: Specialization) -> Facts:
     return Facts(
         needs=special.needs,
         sites=special.sites,
-        widenings=special.widenings,
+        conversions=special.conversions,
         elementwise=lambda: special.elementwise,
         portable=lambda: special.portable,
         placements=lambda: special.placements,

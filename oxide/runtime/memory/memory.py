@@ -158,6 +158,12 @@ class DeviceBox(core.DeviceBox):
         view._known = self._known
         return view
 
+    def __len__(self) -> int:
+        """Returns the length of the first axis. Raises ``TypeError`` for a box without axes."""
+        if not self._shape:
+            raise TypeError(f"{self!r} has no axes, and so no length: it is one element")
+        return self._shape[0]
+
     def __iter__(self) -> Iterator[DeviceBox]:
         """Iterates over ``box[0]``, ``box[1]`` and so on. Raises ``TypeError`` for a box without axes."""
         if not self._shape:

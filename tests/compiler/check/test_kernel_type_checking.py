@@ -244,3 +244,62 @@ def test_slices_of_several_axes_are_typed(tmp_path: Path, cache: Path) -> None:
         first + 6,
         *range(first + 10, first + 24),
     ]
+
+
+VECTORS = """
+from typing import assert_type
+from oxide import DisjointSlice, DisjointSlice2, Slice, Vec2, Vec3, Vec4, device, f32, kernel, thread, u8
+
+@device
+def mirrored(v: Vec3[f32], normal: Vec3[f32]) -> Vec3[f32]:
+    return v - 2.0 * v.dot(normal) * normal
+
+@kernel
+def fill(a: Slice[Vec3[f32]], image: DisjointSlice2[Vec3[u8]], off: Vec3[f32], c: DisjointSlice[Vec3[f32]]) -> None:
+    i = thread.index_1d()
+    v = a[i.get()]
+    assert_type(v.x, float)
+    assert_type(v < 1.0, Vec3[bool])
+    assert_type(v[0], float)
+    e = c.get_mut(i)
+    x, y, z = v
+    acc = Vec3(0.0, 0.0, 0.0)
+    for k in range(3):
+        acc += v * k
+    own: Vec3[f32] = acc / 2 + off
+    if e is not None and (v < own).all() and v != own:
+        e.value = mirrored(v, own.normalize()).cross(v) + abs(-v).max(0.5).min(v) + v.fma(v, 1.0) + x * v.length() + 1
+    p = image.get_mut(thread.index_1d())
+    if p is not None:
+        p.value = 255 - Vec3[u8](1, 2, 3)
+
+host = Vec4(1.0, 2.0, 3.0, 4.0) * 2
+assert_type(host, Vec4[float])
+assert_type(Vec2(1, 2) + 1, Vec2[int])
+"""
+
+WRONG_VECTORS = """
+@kernel
+def wrong(a: Slice[Vec3[f32]], c: DisjointSlice[Vec3[f32]]) -> None:
+    e = c.get_mut(thread.index_1d())
+    if e is not None:
+        e.value = a[0].x
+        e.value = a[0].w
+        e.value = a[0] + Vec2(1.0, 2.0)
+        e.value = Vec3(1.0, 2.0)
+        v = a[0]
+        v[0] = 1.0
+        v.x = 2.0
+        e.value = Vec2(1.0, 2.0).cross(v)
+"""
+
+
+def test_vectors_have_their_fields_and_operators(tmp_path: Path, cache: Path) -> None:
+    checked = run_mypy(tmp_path, cache, VECTORS)
+    assert checked.returncode == 0, checked.stdout
+    checked = run_mypy(tmp_path, cache, VECTORS + WRONG_VECTORS)
+    first = VECTORS.count("\n") + 6
+    assert sorted({int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}) == [
+        *range(first, first + 4),
+        *range(first + 5, first + 8),
+    ]

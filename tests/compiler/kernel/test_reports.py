@@ -11,8 +11,10 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from oxide import CompileError, DisjointSlice, Slice, device, f32, f64, i64, kernel, thread, u32
+from oxide import CompileError, DisjointSlice, LocalArray, Slice, device, f32, f64, i64, kernel, thread, u8, u16, u32
 from oxide.__main__ import main
+from oxide.compiler.kernel.reports import Check
+from oxide.compiler.source.faults import Narrowing
 from oxide_kernels import matvec_naive, sgemm_naive
 
 
@@ -233,3 +235,63 @@ def test_a_loop_with_inline_ptx_is_not_written_twice_as_threads_may_meet_there()
     assert summed.ptx().count("bar.sync") == 1
     read = summed.checks()[0]
     assert (read.place, read.detail) == ("access", "the loop has a barrier or another call that threads make together")
+
+
+@device
+def halved(n: u8) -> u16:
+    return u32(n) // 2
+
+
+@kernel
+def narrowed(n: u32, x: Slice[u32], y: DisjointSlice[u16]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        cells = LocalArray(2, u8)
+        cells[0] = 3
+        cells[1] = n
+        count: u8 = n
+        count += 1
+        count = cells[0]
+        element.value = halved(n) + count
+        element.value = index.get()
+
+
+def test_narrowings_are_listed_where_no_conversion_is_written() -> None:
+    first = inspect.getsourcelines(narrowed.function)[1]
+    inside = inspect.getsourcelines(halved.function)[1]
+    assert [str(each) for each in narrowed.checks() if isinstance(each, Narrowing)] == [
+        f"line {inside + 2}: the result of halved takes u32 as u16, which may wrap; write u16(…) where that is meant",
+        f"line {first + 7}: an element of LocalArray(2, u8) takes u32 as u8, which may wrap; write u8(…) where that is "
+        "meant",
+        f"line {first + 8}: count takes u32 as u8, which may wrap; write u8(…) where that is meant",
+        f"line {first + 11}: parameter n of halved takes u32 as u8, which may wrap; write u8(…) where that is meant",
+        f"line {first + 12}: element.value takes i64 as u16, which may wrap; write u16(…) where that is meant",
+    ]
+
+
+@kernel
+def narrow_indices(n: u32, k: u8, x: Slice[u32], y: DisjointSlice[u32]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        start = n * k
+        total: u32 = 0
+        for i in range(k):
+            total += x[start + i]
+            total += x[i * n + i]
+            total += x[u32(n * k) + i]
+            total += x[n * k % 7]
+            total += x[min(k + 1, k)]
+            total += x[n]
+        element.value = total
+
+
+def test_an_access_is_marked_if_its_index_is_computed_in_a_narrow_type() -> None:
+    first = inspect.getsourcelines(narrow_indices.function)[1]
+    found = {each.line - first: each.narrow for each in narrow_indices.checks() if isinstance(each, Check)}
+    assert found == {3: "", 8: "u32", 9: "", 10: "", 11: "", 12: "u8", 13: ""}
+    (text,) = [str(each) for each in narrow_indices.checks() if getattr(each, "narrow", "") == "u32"]
+    assert text == (
+        f"line {first + 8}: x: hoisted, one check before the loop in line {first + 7}; the index is computed in u32"
+    )

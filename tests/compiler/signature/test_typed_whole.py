@@ -103,11 +103,11 @@ def test_each_kind_of_annotation_counts() -> None:
     @kernel(block=32)
     def typed(
         f: Callable[[f32], f32], pair: tuple[f32, i32], x: Slice[T], raw: Array[f32, 1], y: DisjointSlice[f32]
-    ) -> None:  # type: ignore[valid-type]
+    ) -> None:
         index = thread.index_1d()
         element = y.get_mut(index)
         if element is not None:
-            element.value = f(pair[0] + f32(x[index.get()])) + raw[-1]  # type: ignore[index]
+            element.value = f(pair[0] + f32(x[index.get()])) + raw[-1]
 
     x = h2d(np.arange(5, dtype=np.int32))
     *_, y = typed(lambda v: v * 2.0, (1.0, 2), x, h2d(np.full(3, 7, np.float32)), zeros(5)).sync()
@@ -126,14 +126,14 @@ def test_a_kernel_without_parameters_is_typed() -> None:
 
 def test_arrays_in_a_typed_kernel_are_those_of_numba_cuda_with_numpys_numbers() -> None:
     @kernel
-    def parts(x: Array[u32, 2], out: Array[u32, 1]) -> None:  # type: ignore[valid-type]
+    def parts(x: Array[u32, 2], out: Array[u32, 1]) -> None:
         row = x[1, 1:]
         total = u32(0)
         for value in row:
             total += value
-        out[cuda.threadIdx.x] = total + x[-1, -1] * x[0, 0]  # type: ignore[index]
-        out[1:][0] = x.size  # type: ignore[index]
-        if x[0, 0] + x[0, 1] == 0:  # type: ignore[index]
+        out[cuda.threadIdx.x] = total + x[-1, -1] * x[0, 0]
+        out[1:][0] = x.size
+        if x[0, 0] + x[0, 1] == 0:
             out[2] = row.shape[0]
 
     x = np.array([[2**32 - 1, 1, 5], [2, 3, 4]], np.uint32)
@@ -153,9 +153,9 @@ def test_a_parameter_without_annotation_keeps_numbas_rule_of_numbers() -> None:
 
 def test_slices_of_a_checked_slice_stay_refused_beside_an_array() -> None:
     @kernel
-    def sliced(raw: Array[f32, 1], x: Slice[f32], m: Slice2[f32], y: DisjointSlice2[f32]) -> None:  # type: ignore[valid-type]
-        part = x[1:3]
-        y.unchecked_mut[0, 0] = part[0] + m[0, 0]
+    def sliced(raw: Array[f32, 1], x: Slice[f32], m: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+        part = x[1:3]  # type: ignore[index]
+        y.unchecked_mut[0, 0] = part[0] + m[0, 0]  # type: ignore[index]
 
     with pytest.raises(CompileError, match=r"x\[…\] takes an integer, not slice"):
         sliced.ptx()

@@ -91,8 +91,13 @@ class Writer:
                 shape = np.broadcast_shapes(one[2], two[2])
             except ValueError:
                 continue
+            result, mixture = np.result_type(one[1], two[1]), {one[1].kind, two[1].kind}
+            if "f" not in mixture and result.kind == "f":
+                continue  # u64 and a signed integer, which kernels refuse
+            if np.float16 in (one[1], two[1]) and result != np.float16 and mixture & {"i", "u"}:
+                continue  # a narrow float keeps its type, other than in NumPy
             if one[1].kind in kinds and two[1].kind in kinds and np.prod(shape) <= 4096:
-                return one, two, np.result_type(one[1], two[1]), shape
+                return one, two, result, shape
         return None
 
     def write_binary(self) -> None:

@@ -24,7 +24,7 @@ def wrong(
     x: tile.Tensor[f32, 2],
     xh: tile.Tensor[f16, 2],
     t1: tile.Target[f32, 1],
-    h16: tile.Target[f16, 1],
+    h16: tile.Target[f16, 1], counts: tile.Target[u8, 1],
     n: i32,
 ):
     a, h = tile.load_like(x, z), tile.load_like(xh, z)
@@ -62,10 +62,10 @@ CASES: list[tuple[str, str, int, int, str]] = [
     ),
     (
         "store_dtype",
-        "z.store(a.astype(f64))",
+        "tile.scatter(counts, tile.arange(8), n)",
         1,
         0,
-        "z has elements of f32, and this tile of f64; convert it with .astype(f32)",
+        "scatter: counts has elements of u8 and the value is i32, which may be negative; convert it, as in u8(x)",
     ),
     (
         "store_into_tensor",
@@ -241,7 +241,8 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t = 0.0\nfor k in range(n):\n    t = tile.zeros(8, i32)\n    t = t + 1",
         2,
         0,
-        "t is f64 before the loop and i32 after an iteration of it; convert it with .astype(…)",
+        "t is f64 in line 18 and i32 in line 21, and both reach what follows: a variable has one type; convert one, or "
+        "annotate it, as in t: i32 = …",
     ),
     (
         "changed_shape",
@@ -255,8 +256,8 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "if n > 3: t = a\nelse:\n    t = a.astype(f64)\nz.store(t.astype(f32))",
         1,
         0,
-        "t is a tile (8, 8) of f32 in one branch and a tile (8, 8) of f64 in the other; convert one of "
-        "them with .astype(…)",
+        "t is f32 in line 18 and f64 in line 20, and both reach what follows: a variable has one type; convert one, or "
+        "annotate it, as in t: f64 = …",
     ),
     (
         "only_one_branch",
@@ -312,7 +313,7 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "z.store(-(a > 0))",
         1,
         8,
-        "- of bools is undefined, in NumPy too; use ^ or ~",
+        "- of bools: write &, | or ^ for logic, or convert to count, as in i32(x)",
     ),
     (
         "shift_floats",
@@ -326,7 +327,8 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "z.store((a.astype(i8) + 1000).astype(f32))",
         1,
         9,
-        "1000 does not fit i8, which holds -128 to 127",
+        "i8 + 1000: 1000 does not fit in i8, which holds -128 to 127; convert the other operand to a wider type, or "
+        "write i8(1000), which wraps",
     ),
     (
         "reshape_size",
@@ -470,11 +472,27 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "2 names take a tuple of as many values, not a tile (8, 8) of f32",
     ),
     (
-        "string_power",
-        "z.store((a.astype(i32) ** n).astype(f32))",
+        "u64_and_i32",
+        "z.store(a.astype(u64) // n)",
         1,
-        9,
-        "** of integers takes an exponent of 0 to 8; convert the base with .astype(f32)",
+        8,
+        "u64 // i32: no integer type holds both; convert one, as in i64(x) or u64(x)",
+    ),
+    (
+        "literal_too_big_to_store",
+        "tile.scatter(counts, tile.arange(8), 256)",
+        1,
+        0,
+        "scatter: counts has elements of u8 and the value is 256, which does not fit; u8 holds 0 to 255, and u8(256) "
+        "wraps",
+    ),
+    (
+        "narrow_sum",
+        "t = 0\nfor k in range(n):\n    t += a.astype(u8)",
+        2,
+        0,
+        "t begins as an integer literal and takes the type u8, in which a sum soon wraps: write t: i32 = …, or t: u8 = "
+        "… where that is meant",
     ),
     (
         "target_load",

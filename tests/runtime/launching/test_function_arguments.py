@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -266,10 +267,15 @@ def helper(x: Any) -> Any:
     return x
 
 
+def test_the_function_may_call_a_function_of_the_module() -> None:
+    y = apply(lambda v: helper(v) + 1, h2d(np.arange(3.0)), zeros(3, f64)).last()
+    assert y.to_host().sync().tolist() == [1, 2, 3]
+
+
 def test_mistakes_inside_the_function_are_compile_errors_at_their_place() -> None:
     x, y = h2d(np.arange(3.0)).sync(), zeros(3, f64).sync()
-    with pytest.raises(CompileError, match=r"test_function_arguments\.py:\d+: helper is an ordinary Python function"):
-        apply(lambda v: helper(v), x, y)
+    with pytest.raises(CompileError, match=r"test_function_arguments\.py:\d+: statistics.mean is an ordinary Python f"):
+        apply(lambda v: statistics.mean(v), x, y)
     with pytest.raises(CompileError, match="unknown_name is not defined"):
         apply(lambda v: v + unknown_name, x, y)  # type: ignore[name-defined]  # noqa: F821
     built: Any = eval("lambda v: v")

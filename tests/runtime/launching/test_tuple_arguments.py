@@ -317,7 +317,7 @@ def two_widths(size: Size, y: DisjointSlice[f32]) -> None:
 
 
 def whole_width(size: Size, y: DisjointSlice[f32]) -> None:
-    index = thread.index_2d(size)  # type: ignore[arg-type]  # noqa: F841
+    index = thread.index_2d(size)  # type: ignore[call-overload]  # noqa: F841
 
 
 def reassigned_width(size: Size, y: DisjointSlice[f32]) -> None:

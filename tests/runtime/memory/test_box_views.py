@@ -149,6 +149,20 @@ def test_a_box_is_gone_through_along_its_first_axis_and_one_without_axes_is_not(
         iter(box[0, 0])
 
 
+def test_a_box_has_the_length_of_its_first_axis() -> None:
+    box = zeros((3, 4)).sync()
+    assert (len(box), len(box.T), len(box[:0]), len(box[1])) == (3, 4, 0, 4)
+    with pytest.raises(TypeError, match="has no axes, and so no length: it is one element"):
+        len(box[0, 0])
+
+
+def test_a_box_is_shown_with_its_shape_dtype_and_device() -> None:
+    box = zeros((3, 4), i32).sync()
+    label = box.device.label
+    shown = [repr(each) for each in (box, box.T, box[0], box[0, 0], box[:0])]
+    assert shown == [f"<oxide.DeviceBox {shape} int32 on {label}>" for shape in ("3x4", "4x3", "4", "scalar", "0x4")]
+
+
 def test_an_array_of_any_order_is_uploaded_in_c_order() -> None:
     for data in (np.asfortranarray(DATA), DATA.T, DATA[:, ::-2], np.broadcast_to(DATA[0], (4, 3, 4, 5))):
         box = h2d(data).sync()

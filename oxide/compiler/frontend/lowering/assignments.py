@@ -16,21 +16,25 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
 from oxide.language.types import ScalarType
+from oxide.language.vectors import VectorType
 
 from .registry import lowering_registry, note
-from .types import NUMBA_TYPES, assignment_problem, display
+from .types import assignment_problem, composite_of, display, is_narrowed
+from .whole_numbers import ASSIGN, end_of_chain
 
 
 @final
 class Assignment:
     """The conversion of a value that is assigned to an annotated local variable, as a function in numba's IR."""
 
-    def __init__(self, variable: str, scalar: ScalarType) -> None:
-        self._numba_type_ = AssignmentType(variable, NUMBA_TYPES[scalar.name])
+    def __init__(self, variable: str, kind: ScalarType | VectorType) -> None:
+        self._numba_type_ = AssignmentType(variable, composite_of(kind))
 
 
 class AssignmentType(types.Callable):  # type: ignore[misc]
     """The type of an ``Assignment``."""
+
+    typing_key = ASSIGN
 
     def __init__(self, variable: str, target: Any) -> None:
         self.variable, self.target = variable, target
@@ -42,16 +46,14 @@ class AssignmentType(types.Callable):  # type: ignore[misc]
         if why is not None:
             note(f"{self.variable} is annotated as {display(self.target)} and {why}")
             raise errors.TypingError(why)
-        return signature(self.target, self.target)
+        return signature(self.target, value)
 
     def get_call_signatures(self) -> Any:
         return [], True
 
     def get_impl_key(self, sig: Any) -> Any:
-        return _ASSIGN
+        return ASSIGN
 
-
-_ASSIGN = "oxide.assign"
 
 register_model(AssignmentType)(core_models.OpaqueModel)
 
@@ -61,6 +63,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
 
 
-@lowering_registry.lower(_ASSIGN, types.Any)
+@lowering_registry.lower(ASSIGN, types.Any)
 def _lower_assignment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return args[0]  # numba has converted the argument
+    (given,) = sig.args
+    value = context.cast(builder, args[0], given, sig.return_type)
+    return end_of_chain(builder, value) if is_narrowed(given, sig.return_type) else value

@@ -81,7 +81,11 @@ def load_element(
             mark(loaded)
         return context.data_model_manager[dtype].from_data(builder, loaded)
     alignment = alignment or alignment_of(context, dtype)
-    if isinstance(dtype, ComponentsType) and _is_one_access(context, dtype) and alignment >= alignment_of(context, dtype):
+    if (
+        isinstance(dtype, ComponentsType)
+        and _is_one_access(context, dtype)
+        and alignment >= alignment_of(context, dtype)
+    ):
         model = context.data_model_manager[dtype.dtype]
         vector = ir.VectorType(model.get_data_type(), dtype.count)
         loaded = builder.load(builder.bitcast(address, vector.as_pointer()))
@@ -116,7 +120,11 @@ def store_element(
         return
     alignment = alignment or alignment_of(context, dtype)
     parts = components(builder, dtype, value)
-    if isinstance(dtype, ComponentsType) and _is_one_access(context, dtype) and alignment >= alignment_of(context, dtype):
+    if (
+        isinstance(dtype, ComponentsType)
+        and _is_one_access(context, dtype)
+        and alignment >= alignment_of(context, dtype)
+    ):
         model = context.data_model_manager[dtype.dtype]
         vector = ir.VectorType(model.get_data_type(), dtype.count)
         stored = ir.Constant(vector, ir.Undefined)

@@ -32,7 +32,8 @@ from oxide.host.messages import written
 from .assignments import Assignment
 from .captured import outside
 from .literals import fold_integers
-from .recorded_typings import keep_types, record_widenings
+from .recorded_conversions import record_conversions
+from .recorded_typings import keep_types
 from .refs import RefType, TileRefType
 from .registry import compiler_pass, failure_at, is_numbas, rank_of, refused_at, session
 from .typed_variables import check_variables
@@ -355,7 +356,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
         if kind is typed_passes.NopythonTypeInference:
             result.append((check_variables, "check the types of variables"))
             result.append((check_references, "check what is bound to the names of references"))
-            result.append((record_widenings, "record arithmetic that is wider than its operands"))
+            result.append((record_conversions, "record conversions for the report of checks"))
             result.append((keep_types, "keep the types for the interpreter"))
     return result
 

@@ -8,6 +8,7 @@ computed in 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -31,6 +32,7 @@ from .types import (
     Place,
     WeakInteger,
     forms_of,
+    makes_vector,
     operand_of,
     operation_of,
 )
@@ -163,14 +165,23 @@ def unify_integers(first: Any, second: Any) -> Any:
 def closed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types of arguments with ``i64`` in place of integers that have no type of their own, but for
     literals. Tuples, and the functions that oxide types, keep them."""
-    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or _is_oxides(function):
+    if isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable):
         return args
+    if _is_oxides(function) or makes_vector(function):
+        return args
+    return as_numbas(args)
+
+
+def as_numbas(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns types with ``i64`` in place of integers that have no type of their own, but for literals."""
     return tuple(types.int64 if isinstance(kind, WeakInteger) else kind for kind in args)
 
 
 def _is_oxides(function: Any) -> bool:
     """Returns whether oxide types the calls of a function."""
     templates = function.templates if isinstance(function, types.Function) else [getattr(function, "template", None)]
+    if isinstance(function, types.BoundFunction):
+        templates = function.template.__mro__  # numba makes a class of its own for each bound method
     return any(getattr(template, "__module__", "").startswith("oxide.") for template in templates)
 
 

@@ -23,10 +23,9 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
 from oxide.language import intrinsics
-from oxide.language.vectors import Vector
 
 from .registry import compiler_pass, is_numbas, lowering_registry, session
-from .types import ARITHMETIC, COMPARISONS, OPEN, HalfType, OpenFloat, OpenInteger, Place, operation_of
+from .types import ARITHMETIC, COMPARISONS, OPEN, HalfType, OpenFloat, OpenInteger, Place, makes_vector, operation_of
 
 _ARITHMETIC = frozenset(
     {
@@ -118,10 +117,7 @@ def _meets(key: Any) -> bool:
 def _takes_open(function: Any) -> bool:
     """Returns whether arguments that are open floats stay open. They stay open in calls of device functions, in tuples
     and in vectors."""
-    made = getattr(function, "typing_key", None)
-    if isinstance(made, type) and issubclass(made, Vector):
-        return True
-    return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
+    return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable) or makes_vector(function)
 
 
 def _closed(args: tuple[Any, ...]) -> tuple[Any, ...]:

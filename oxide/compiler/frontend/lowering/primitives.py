@@ -19,6 +19,7 @@ from .types import NUMBA_TYPES, OPEN, PLACE, WeakInteger, display
 _BIT = ir.IntType(1)
 _INT = ir.IntType(32)
 _NUMBA_TYPES = {**NUMBA_TYPES, table.OPEN: OPEN, table.PLACE: PLACE, table.NONE: types.none}
+_NUMBA_TYPES[table.WORDS] = types.UniTuple(types.uint32, 4)
 _KINDS = {kind: name for name, kind in _NUMBA_TYPES.items()}
 
 

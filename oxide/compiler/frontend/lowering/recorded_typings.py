@@ -1,5 +1,4 @@
-"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``), and arithmetic that is
-wider than its operands.
+"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
 Before inference, each function is rewritten so that each of its expressions has a line number of its own
 (``check/rewritten.py``). So the line of an instruction identifies the instruction's expression.
@@ -13,11 +12,9 @@ from typing import Any
 
 import numpy as np
 from numba.cuda import types
-from numba.cuda import utils as numba_utils
 from numba.cuda.core import ir as numba_ir
 
 from oxide.compiler.check.rewritten import Numbered, numbered
-from oxide.compiler.source.faults import Widening
 from oxide.compiler.source.typings import ArrayElements, Signature, TypedCall, TypedFunction
 from oxide.language.vectors import VECTORS
 
@@ -29,7 +26,7 @@ from .registry import compiler_pass, session
 from .shared import BlockArrayType
 from .structures import is_structures
 from .tensor.fragments import FragmentType
-from .types import COMPARISONS, NAMES, OPEN, ComponentsType, HalfType, OpenFloat, StructuredType, display
+from .types import NAMES, OPEN, ComponentsType, StructuredType, is_narrowed
 from .vector_operations import AS_FUNCTIONS, VectorClass, method_of
 
 _NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
@@ -127,7 +124,8 @@ class _Keeper:
             if isinstance(statement, numba_ir.Assign) and _is_phi(statement.value):
                 self.order[statement.target.name] = position
                 for each in statement.value.incoming_values:
-                    self.into[each.name] = statement.target.name
+                    if each is not numba_ir.UNDEFINED:
+                        self.into[each.name] = statement.target.name
         joins = [s for s in statements if isinstance(s, numba_ir.Assign) and s.target.name.startswith("$phi")]
         last = [(self._last_phi(statement.target.name), statement) for statement in joins]
         # In `a and b or c`, a phi passes the value of b to a test before another phi joins it with c. Only the last phi
@@ -156,6 +154,8 @@ class _Keeper:
             given = self._annotated(value) or value
             if isinstance(given, numba_ir.Var):
                 known.add(name_of(self.typemap[given.name]))
+            if given is not value and is_narrowed(self.typemap[given.name], self.typemap[name]):
+                typed.narrowed[number] = kind
             if isinstance(value, numba_ir.Expr | numba_ir.Const | numba_ir.Global | numba_ir.FreeVar):
                 number = value.loc.line
         elif isinstance(value, numba_ir.Var) and value.name.startswith("$") and value.name in self.globals:
@@ -260,58 +260,3 @@ class _Keeper:
 
 def _is_phi(value: Any) -> bool:
     return isinstance(value, numba_ir.Expr) and value.op == "phi"
-
-
-# Float arithmetic whose result type is wider than an operand's type. It is slow on a GPU, and seldom intended.
-
-
-@compiler_pass
-def record_widenings(state: Any) -> bool:
-    """Adds a ``Widening`` to the session for each operator or function of numbers that has an operand narrower than its
-    result.
-
-    For a comparison, the type to which its operands are converted counts as the type of its result.
-    """
-    if session().numba_style:
-        return False
-    for block in state.func_ir.blocks.values():
-        for statement in block.body:
-            expression = getattr(statement, "value", None)
-            signature = state.calltypes.get(expression) if isinstance(expression, numba_ir.Expr) else None
-            if signature is not None and (found := _widening(state, expression, signature)):
-                operation, result, narrow = found
-                place = statement.loc
-                session().widenings.append(Widening(place.filename, place.line, operation, result, narrow))
-    return False
-
-
-def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
-    """Returns the text of an operation, the type of its result and the type of its narrowest operand. Returns None if
-    no operand is narrower than the result."""
-    if expression.op in ("binop", "inplace_binop"):
-        operands = [expression.lhs, expression.rhs]
-        function = expression.fn
-        symbol = numba_utils.OPERATORS_TO_BUILTINS.get(function, "?")
-    elif expression.op == "call" and not expression.kws and expression.vararg is None:
-        called = state.typemap[expression.func.name]
-        function = getattr(called, "typing_key", None)
-        if getattr(function, "__module__", None) not in ("math", "builtins", "numpy") or function is float:
-            return None
-        operands, symbol = expression.args, ""
-    else:
-        return None
-    kinds = [types.unliteral(state.typemap[operand.name]) for operand in operands]
-    result = signature.args[0] if function in COMPARISONS else signature.return_type
-    if not isinstance(result, types.Float) or isinstance(result, OpenFloat):
-        return None
-    narrow = [kind for kind in kinds if _bits(kind) < result.bitwidth]
-    if not narrow:
-        return None
-    shown = [display(kind) for kind in kinds]
-    operation = f" {symbol} ".join(shown) if symbol else f"{function.__name__}({', '.join(shown)})"
-    return operation, display(result), display(min(narrow, key=_bits))
-
-
-def _bits(kind: Any) -> int:
-    """Returns a float type's width in bits. For any other type, returns a number larger than every float's width."""
-    return int(kind.bitwidth) if isinstance(kind, types.Float | HalfType) else 1 << 10

@@ -28,7 +28,7 @@ from numba.cuda.typing.templates import Registry as TypingRegistry
 from oxide.compiler.check import advice
 from oxide.compiler.check.numba_errors import Failure
 from oxide.compiler.signature.untyped_arguments import Captured
-from oxide.compiler.source.faults import FaultSite, Widening
+from oxide.compiler.source.faults import Conversion, FaultSite
 from oxide.compiler.source.source import SourcePlace, Span
 
 typing_registry = TypingRegistry()
@@ -61,8 +61,8 @@ class Session:
     failures: list[Failure] = field(default_factory=list)
     """The failures to compile functions, in the order in which they occur: the failure of an inner function comes
     first."""
-    widenings: list[Widening] = field(default_factory=list)
-    """The recorded widenings of the function that is being compiled."""
+    conversions: list[Conversion] = field(default_factory=list)
+    """The recorded conversions of the function that is being compiled."""
     captured: dict[int, Captured] = field(default_factory=dict)
     """The device arrays from outside that the function being compiled names, by the ``id`` of the object."""
     remembered: dict[Any, Any] = field(default_factory=dict)

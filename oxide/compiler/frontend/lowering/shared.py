@@ -229,7 +229,9 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
 def _dtype(name: str, given: Any) -> Any:
     if isinstance(given, types.Function) and given.typing_key is bool:
         return types.boolean  # in a kernel, bool_ is Python's class bool
-    if not isinstance(given, types.NumberClass) and not isinstance(getattr(given, "dtype", None), ComponentsType | StructuredType):
+    if not isinstance(given, types.NumberClass) and not isinstance(
+        getattr(given, "dtype", None), ComponentsType | StructuredType
+    ):
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None
     return given.dtype

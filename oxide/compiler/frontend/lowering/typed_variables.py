@@ -33,8 +33,11 @@ def check_variables(state: Any) -> bool:
     places = {statement.target.name: statement.loc for statement in assigned}
     for statement in assigned:
         name = names.get(statement.target.name, statement.target.name)
-        if isinstance(statement.value, numba_ir.Expr) and statement.value.op == "phi" and not name.startswith("$"):
-            _check(state, name, statement, places)
+        if isinstance(statement.value, numba_ir.Expr) and statement.value.op == "phi":
+            if name.startswith("$"):
+                _check_conditional(state, statement)
+            else:
+                _check(state, name, statement, places)
     return False
 
 
@@ -50,22 +53,23 @@ def _check(state: Any, name: str, statement: Any, places: dict[str, Any]) -> Non
     if len(typed) > 1:
         (one, first), (two, second) = sorted(typed.items(), key=lambda each: int(each[1].line))[:2]
         if isinstance(one, ComponentsType):
+            shown = display(two)
             raise refused_at(
                 second,
-                f"{name} is {display(one)} in line {first.line} and {display(two)} in line {second.line}, and both "
-                "reach what follows: a variable has one type; convert one",
+                f"{name} is {display(one)} in line {first.line} and {shown} in line {second.line}, and both reach what "
+                f"follows: a variable has one type; convert one, or annotate it, as in {name}: {shown} = …",
             )
         one, two = operand_of(one).scalar, operand_of(two).scalar
         raise refused_at(second, promotion.two_types(name, one, first.line, two, second.line))
     counts = any(isinstance(_number(kind), types.IntegerLiteral | OpenInteger) for kind in kinds.values())
     for kind, place in typed.items():
         problem = promotion.narrow_sum(name, operand_of(_number(kind)).scalar)
-        if problem and counts and any(_depends(state, each, statement.target.name) for each in kinds):
+        if problem and counts and any(depends(state, each, statement.target.name) for each in kinds):
             if isinstance(kind, ComponentsType):
                 problem = (
                     f"{name} begins as a vector of integer literals and takes the type {display(kind)}, in which a sum "
-                    f"soon wraps: begin with {display(kind.of(types.int32))}(…), or with {display(kind)}(…) where that "
-                    "is meant"
+                    f"soon wraps: write {name}: {display(kind.of(types.int32))} = …, or {name}: {display(kind)} = … "
+                    "where that is meant"
                 )
             raise refused_at(place, problem)
 
@@ -84,13 +88,27 @@ def _as_assigned(kind: Any) -> Any:
     return types.boolean if isinstance(kind, types.BooleanLiteral) else kind
 
 
+def _check_conditional(state: Any, statement: Any) -> None:
+    """Refuses a conditional expression whose sides have no common type."""
+    sides = [each for each in statement.value.incoming_values if each is not numba_ir.UNDEFINED]
+    kinds = [types.int64 if isinstance(kind, Place) else kind for kind in (state.typemap[each.name] for each in sides)]
+    integers = {kind for kind in kinds if isinstance(kind, types.Integer) and _is_typed(kind)}
+    signed = next((kind for kind in integers if kind.signed), None)
+    if signed is not None and types.uint64 in integers:
+        raise refused_at(
+            statement.loc,
+            f"a conditional expression gives a u64 or an {display(signed)}: no integer type holds both; convert one, "
+            "as in i64(x) or u64(x)",
+        )
+
+
 def _is_typed(kind: Any) -> bool:
     kind = _number(kind)
     weak = isinstance(kind, types.IntegerLiteral | OpenFloat | OpenInteger | PythonComplex)
     return isinstance(kind, types.Number | HalfType | types.Boolean) and not weak
 
 
-def _depends(state: Any, variable: str, name: str) -> bool:
+def depends(state: Any, variable: str, name: str) -> bool:
     """Returns whether a value is computed from the variable ``name``, by operators and assignments alone."""
     pending, seen = [variable], set[str]()
     while pending:

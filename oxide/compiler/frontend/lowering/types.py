@@ -122,6 +122,12 @@ NUMBA_TYPES: dict[str, Any] = {
 NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", OPEN_INTEGER: "i64", PLACE: "i64"}
 
 
+def makes_vector(function: Any) -> bool:
+    """Returns whether a called function is ``Vec2``, ``Vec3`` or ``Vec4``, whose arguments keep their open types."""
+    made = getattr(function, "typing_key", None)
+    return isinstance(made, type) and issubclass(made, Vector)
+
+
 def composite_of(scalar: Any) -> Any:
     """Returns the type of a value of an annotation's type: of a scalar, a vector or a structure."""
     if isinstance(scalar, StructureType):
@@ -282,6 +288,17 @@ def _no_number(value: Any) -> str | None:
         return None
     advice = "; give it a number on every path" if isinstance(plain, types.Optional) else ""
     return f"the value is {display(value)}{advice}"
+
+
+def is_narrowed(given: Any, wanted: Any) -> bool:
+    """Returns whether an integer type does not hold all numbers of another. A literal was checked, and a place is never
+    negative."""
+    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer):
+        return False
+    if isinstance(given, types.IntegerLiteral) or isinstance(wanted, WeakInteger):
+        return False
+    least = 0 if isinstance(given, Place) else given.minval
+    return bool(least < wanted.minval or given.maxval > wanted.maxval)
 
 
 def display(numba_type: Any) -> str:

@@ -133,6 +133,10 @@ _SHIFTED: Final = "oxide_shifted"
 _MEETS: Final = "oxide_meets"
 
 
+ASSIGN: Final = "oxide.assign"
+"""An assignment to an annotated variable. It ends the chain if it makes the number narrower."""
+
+
 def goes_on(function: Any) -> bool:
     """Returns whether the chain of an index goes on through an operation."""
     return operation_of(function) in _GOES_ON
@@ -140,7 +144,7 @@ def goes_on(function: Any) -> bool:
 
 _GOES_ON: Final = (
     *(operator.add, operator.sub, operator.mul, operator.lshift, operator.neg, operator.pos),
-    *(min, max),
+    *(min, max, ASSIGN),
 )
 
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from oxide.compiler.check import advice
+from oxide.compiler.source.annotated_locals import annotated_parameters
 from oxide.compiler.source.source import closure_values, parse_definition
-from oxide.compiler.tile.ir import BOOL, Node
+from oxide.compiler.tile.ir import BOOL, I64, Node
 from oxide.host.messages import written
 from oxide.language import tile as language
 from oxide.language.types import OF_PYTHON, ScalarType
 
 from . import words
 from .node_maker import Nodes, TensorParameter
+from .powers import power
 from .words import Method, taken, word
 
 _BINARY: dict[type, tuple[str, str, Callable[[Any, Any], Any]]] = {
@@ -189,10 +191,21 @@ class Expressions:
         if op == "matmul":
             return words.matmul(self.nodes, left, right, None)
         if op == "pow":
-            return words.power(self.nodes, left, right)
+            return self._power(left, right)
         if op in words.COMPARISONS:
             return words.compare(self.nodes, op, (left, right), sign)
         return self.nodes.elementwise(op, (left, right), what=sign)
+
+    def _power(self, left: Any, right: Any) -> Node:
+        nodes = self.nodes
+        base, exponent = (nodes.lifted(each, "**") for each in (left, right))
+        if not (base.operand.is_whole and exponent.operand.is_whole) or exponent.operand.value is not None:
+            return words.power(nodes, base, exponent)
+        kind = nodes.result("**", (base, exponent))
+        base = nodes.broadcast(nodes.cast(base, kind.scalar), nodes.common_shape((base, exponent)))
+        exponent = nodes.cast(exponent, I64) if exponent.operand.is_bool else exponent
+        found: Node = self._inlined(power, [base, exponent], {})
+        return found if kind.weak is None else nodes.node("copy", (found,), kind.scalar, found.shape, weak=kind.weak)
 
     def of_UnaryOp(self, expression: ast.UnaryOp) -> Any:
         value = self.value(expression.operand)
@@ -203,7 +216,7 @@ class Expressions:
             except TypeError as error:
                 self.nodes.refuse(str(error))
         if op == "pos":
-            return value
+            return value if value.dtype is not BOOL else self.nodes.elementwise(op, (value,))
         if op == "not":
             return self.nodes.node("invert", (self.nodes.truth(value, "not"),), BOOL, ())
         if op == "invert" and value.dtype.kind == "f":
@@ -355,6 +368,10 @@ class Expressions:
         except TypeError as error:
             nodes.refuse(f"{called.__name__}: {error}")
         bound.apply_defaults()
+        declared = annotated_parameters(function)
+        for name in declared.keys() & bound.arguments.keys():
+            what = f"{called.__name__}: parameter {name} is"
+            bound.arguments[name] = nodes.accepted(bound.arguments[name], declared[name], called.__name__, what)
         tree, shift = parse_definition(function)
         outer = nodes.function, nodes.shift, nodes.at, nodes.depth
         nodes.function, nodes.shift, nodes.depth = function, shift, 0
@@ -368,7 +385,9 @@ class Expressions:
         self.scopes.pop()
         self._globals.pop()
         nodes.function, nodes.shift, nodes.at, nodes.depth = outer
-        return result
+        if "return" not in declared:
+            return result
+        return nodes.accepted(result, declared["return"], called.__name__, f"{called.__name__} is declared to return")
 
     def _method(self, called: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
         this, name = called.this, called.name

@@ -13,19 +13,25 @@ from typing import Any, NoReturn, TypeVar, final
 import numpy as np
 
 from oxide.compiler.source.source import located
-from oxide.compiler.tile.ir import BOOL, DTYPES, F64, U64, Node, Region, Site, promoted
+from oxide.compiler.tile.ir import BOOL, DTYPES, F64, I64, U64, Node, Region, Site
 from oxide.errors import CompileError
 from oxide.host.messages import written
+from oxide.language import promotion
 from oxide.language import tile as language
+from oxide.language.promotion import Operand, Place, Refused
 from oxide.language.types import OF_PYTHON, ScalarType, of_dtype
 
 __all__ = ["Nodes", "TensorParameter"]
 
 T = TypeVar("T")
 
-_PYTHON_INTEGERS = ("counter", "length", "program_id", "num_programs")
-"""The operations whose results are Python integers when the kernel runs as plain Python. So ``x * k`` keeps the type of
-``x`` for such a result ``k``."""
+_PLACES = ("counter", "length", "program_id", "num_programs")
+"""The operations whose results are places."""
+SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
+    "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "neg": "-", "pos": "+", "invert": "~",
+}  # fmt: skip
+"""The operators of elementwise operations, as ``promotion`` knows them."""
 _MOST_ELEMENTS = 2**20
 
 
@@ -79,7 +85,7 @@ class Nodes:
         """Returns a description of a value for error messages."""
         if isinstance(value, Node):
             if value.weak is not None:
-                return f"{'an' if value.weak is int else 'a'} {value.weak.__name__}"
+                return "an int" if value.weak in (int, Place) else f"a {value.weak.__name__}"
             return f"a tile {value.shape} of {value.dtype.name}" if value.shape else f"a scalar of {value.dtype.name}"
         if isinstance(value, TensorParameter):
             return f"the {value.kind} {value.name}"
@@ -105,7 +111,7 @@ class Nodes:
         weak: type | None = None,
     ) -> Node:
         """Adds a node to the current region, and returns it."""
-        weak = int if op in _PYTHON_INTEGERS else weak
+        weak = Place if op in _PLACES else weak
         line = getattr(self.at, "lineno", 0) + self.shift
         made = Node(op, tuple(inputs), dtype, shape, self._count, line, self.region, detail, weak)
         self._count += 1
@@ -128,6 +134,10 @@ class Nodes:
         """Adds a constant scalar."""
         return self.node("constant", (), dtype, (), value, weak)
 
+    def filled(self, value: Any, dtype: ScalarType, shape: tuple[int, ...]) -> Node:
+        """Adds a tile of equal elements."""
+        return self.broadcast(self.constant(value, dtype), shape)
+
     def lifted(self, value: Any, what: str = "this operation") -> Node:
         """Returns a value as a node: a node unchanged, and a number as a scalar node. In an operation, the scalar of a
         Python number takes the type of the other operand. Raises ``CompileError`` for any other value."""
@@ -137,6 +147,7 @@ class Nodes:
             return self.constant(value.item(), scalar)
         if isinstance(value, bool | int | float):
             kind = type(value) if type(value) in (bool, int, float) else int
+            value = kind(value)
             if kind is int and not -(2**63) <= value < 2**64:
                 self.refuse(f"{written(value)} does not fit 64 bits")
             return self.constant(value, U64 if kind is int and value >= 2**63 else OF_PYTHON[kind], kind)
@@ -152,22 +163,39 @@ class Nodes:
         if value.dtype is dtype and value.weak is None:
             return value
         if value.op == "constant" and value.weak is not None:
-            if dtype.kind in "iu" and value.weak is not float:
+            if dtype.kind in "iu" and value.weak is not float and not promotion.fits(value.detail, dtype):
                 low, high = dtype.limits
-                if not low <= value.detail <= high:
-                    self.refuse(f"{value.detail} does not fit {dtype.name}, which holds {low} to {high}")
+                self.refuse(f"{value.detail} does not fit in {dtype.name}, which holds {low} to {high}")
             return self.constant(value.detail, dtype)
         if value.dtype is dtype:
             return self.node("copy", (value,), dtype, value.shape)
         return self.node("cast", (value,), dtype, value.shape)
 
     def convert(self, value: Node, dtype: ScalarType) -> Node:
-        """Converts a tile as ``astype`` does: a literal is converted as Python would convert it."""
+        """Converts a tile as ``astype`` does. An integer wraps, a literal too."""
+        if value.op == "constant" and value.weak is not None and dtype.kind in "iu" and value.weak is not float:
+            low, high = dtype.limits
+            return self.constant((value.detail - low) % (high - low + 1) + low, dtype)
+        return self.fitted(value, dtype)
+
+    def fitted(self, value: Node, dtype: ScalarType) -> Node:
+        """Converts a tile as ``convert`` does, but refuses an integer literal that does not fit."""
         if value.op == "constant" and value.weak is not None and dtype.kind != "f" and isinstance(value.detail, float):
             value = self.cast(value, F64)
         elif value.op == "constant" and value.weak is not None and dtype.kind == "b":
             value = self.constant(bool(value.detail), BOOL)
         return self.cast(value, dtype)
+
+    def accepted(
+        self, value: Any, dtype: ScalarType, name: str, what: str, rule: Callable[..., str | None] = promotion.stored
+    ) -> Node:
+        """Returns a value that ``name`` takes, in the type ``dtype`` that it has: an element, a parameter or a
+        variable. If the rule does not allow it, raises a ``CompileError`` that begins with ``what``."""
+        found = self.lifted(value, name)
+        problem = rule(dtype, found.operand)
+        if problem is not None:
+            self.refuse(f"{what} {dtype.name} and {problem}")
+        return self.convert(found, dtype)
 
     def broadcast(self, value: Node, shape: tuple[int, ...]) -> Node:
         """Repeats a tile to a shape that it broadcasts to."""
@@ -195,35 +223,56 @@ class Nodes:
                     hint = "; did you mean x.T?"
             self.refuse(f"{' and '.join(map(str, shapes))} do not broadcast{hint}")
 
-    def common_type(self, values: Sequence[Node], what: str = "") -> tuple[ScalarType, type | None]:
+    def common_type(self, values: Sequence[Node], what: str) -> Operand:
         """Returns the common type to which values promote. Raises ``CompileError`` if there is none."""
-        found = promoted([(each.dtype, each.weak) for each in values])
-        if found is None:
-            self.refuse(f"{what}{' and '.join(self.shown(each) for each in values)} have no common type; "
-                        "convert one with .astype(…)")  # fmt: skip
-        return found
+        return self._promoted(promotion.together, what, values)
+
+    def result(self, symbol: str, values: Sequence[Node]) -> Operand:
+        """Returns the type of the result of an operator. Raises ``CompileError`` if it does not take the values."""
+        return self._promoted(promotion.binary, symbol, values)
+
+    def _promoted(
+        self, rule: Callable[[str, Sequence[Operand]], Operand], what: str, values: Sequence[Node]
+    ) -> Operand:
+        try:
+            return rule(what, [each.operand for each in values])
+        except Refused as refused:
+            raise self.error(str(refused)) from None
 
     def elementwise(self, op: str, values: Sequence[Any], dtype: ScalarType | None = None, what: str = "") -> Node:
         """Applies an operation to values, after their conversion to a common type and shape."""
         what = what or op
+        symbol = SYMBOLS.get(op, op)
         operands = [self.lifted(each, what) for each in values]
-        common, weak = self.common_type(operands)
-        both = " and ".join(self.shown(each) for each in operands)
-        if op == "truediv" and common.kind in "iub":
-            common, weak = F64, (None if weak is None else float)
+        if op in language.FLOATING:
+            found = operands[0].operand
+        elif len(operands) == 1:
+            found = self._promoted(lambda symbol, each: promotion.unary(symbol, *each), symbol, operands)
+        elif dtype is BOOL:
+            found = self.common_type(operands, what)
+        else:
+            found = self.result(symbol, operands)
+        common, weak = found.scalar, found.weak
         if op in language.FLOATING and common.kind in "iub":
             common, weak = F64, None
-        if op in ("shl", "shr", "and", "or", "xor") and (common.kind == "f" or (op[0] == "s" and common.kind == "b")):
-            self.refuse(f"{what} takes integers{'' if op[0] == 's' else ' or bools'}, not {both}")
-        if common.kind == "b" and op in ("add", "mul"):
-            op = {"add": "or", "mul": "and"}[op]
-        if common.kind == "b" and op in ("sub", "neg"):
-            self.refuse(f"{what} of bools is undefined, in NumPy too; use ^ or ~")
-        if common.kind == "b" and op in ("floordiv", "mod", "pow"):
-            self.refuse(f"{what} takes numbers, not bools; convert them with .astype(i32)")
+        if common.kind == "f" and symbol in (*promotion.SHIFTS, *promotion.BITWISE):
+            both = " and ".join(self.shown(each) for each in operands)
+            self.refuse(f"{what} takes integers{'' if symbol in promotion.SHIFTS else ' or bools'}, not {both}")
+        if symbol in promotion.SHIFTS:
+            operands[1] = self._amount(operands[1], common)
         shape = self.common_shape(operands)
         operands = [self.broadcast(self.cast(each, common), shape) for each in operands]
         return self.node(op, operands, dtype or common, shape, weak=weak if dtype is None else None)
+
+    def _amount(self, count: Node, dtype: ScalarType) -> Node:
+        """Returns the count of a shift in the type of the shifted number. A count that this type does not hold, or a
+        negative one, becomes the number of bits."""
+        if count.operand.value is not None:
+            fits = 0 <= count.detail < dtype.bits
+            return self.constant(count.detail if fits else dtype.bits, dtype)
+        if count.dtype.bits > dtype.bits:
+            count = self.elementwise("minimum", (self.cast(self.cast(count, I64), U64), dtype.bits))
+        return self.cast(count, dtype)
 
     def truth(self, value: Any, what: str) -> Node:
         """Returns a value as a scalar bool. Raises ``CompileError`` for a tile with axes."""

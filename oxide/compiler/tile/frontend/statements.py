@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
 from oxide.compiler.check.assignment import stored_names, unassigned_names
-from oxide.compiler.tile.ir import BOOL, I64, U64, Cell, Node, Region, promoted
+from oxide.compiler.source.annotated_locals import annotated_locals
+from oxide.compiler.tile.ir import BOOL, I64, U64, Cell, Node, Region
 from oxide.errors import CompileError
+from oxide.language import promotion
 from oxide.language import tile as language
+from oxide.language.promotion import Operand
 from oxide.language.types import ScalarType
 
 from .expressions import Expressions, Returned
 from .jumps import is_read, without_jumps
-from .node_maker import Nodes
+from .node_maker import SYMBOLS, Nodes
 
 _MOST_TURNS = 10_000
 """The most iterations of an unrolled loop."""
@@ -48,6 +51,10 @@ class Statements:
         """The statements of the function that follow the present one, the innermost block last."""
         self._complete: set[str] = set()
         """The variables of the function that every path to their reads sets."""
+        self._annotated: dict[str, ScalarType] = {}
+        """The types of the function's annotated variables, by name."""
+        self._lines: dict[str, int] = {}
+        """The line of the present assignment to each variable of the function."""
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -63,14 +70,16 @@ class Statements:
         ``return`` may be anywhere."""
         found = without_jumps(statements, returns=returns)
         self._flags |= found.flags
-        outer = self._following, self._complete
+        outer = self._following, self._complete, self._annotated, self._lines
+        kinds = annotated_locals(self.nodes.function).items()
+        self._annotated, self._lines = {name: kind for name, kind in kinds if isinstance(kind, ScalarType)}, {}
         stored = stored_names(statements)
         unassigned = unassigned_names(statements, self.scope, lambda each: self._constant(each, stored))
         self._following, self._complete = [], stored - unassigned
         try:
             self.run(found.statements)
         finally:
-            self._following, self._complete = outer
+            self._following, self._complete, self._annotated, self._lines = outer
 
     def _constant(self, expression: ast.expr, stored: set[str]) -> int | None:
         """Returns the integer that an expression always has, if that is known before the function is evaluated."""
@@ -123,6 +132,14 @@ class Statements:
             self.assign(target, value)
 
     def do_AnnAssign(self, statement: ast.AnnAssign) -> None:
+        if not isinstance(statement.target, ast.Name):
+            self.nodes.refuse("only a local variable has an annotation in a kernel")
+        if statement.target.id not in self._annotated:
+            name, shown = statement.target.id, ast.unparse(statement.annotation)
+            self.nodes.refuse(
+                f"{name}: {shown} is no scalar type of kernels: write one, as in {name}: f32, or leave the annotation "
+                "out"
+            )
         if statement.value is not None:
             self.assign(statement.target, self.expressions.value(statement.value))
 
@@ -137,7 +154,12 @@ class Statements:
         """Assigns a value to a name or to a tuple of names."""
         self.nodes.at = target
         if isinstance(target, ast.Name):
+            scalar = self._annotated.get(target.id)
+            if scalar is not None:
+                what = f"{target.id} is annotated as"
+                value = self.nodes.accepted(value, scalar, target.id, what, promotion.annotated)
             self.scope[target.id] = value
+            self._lines[target.id] = target.lineno + self.nodes.shift
         elif isinstance(target, ast.Tuple | ast.List):
             if not isinstance(value, tuple | list) or len(value) != len(target.elts):
                 self.nodes.refuse(
@@ -178,12 +200,15 @@ class Statements:
         before = dict(self.scope)
         regions: list[Region] = []
         scopes: list[dict[str, Any]] = []
+        earlier = self._lines
+        lines: list[dict[str, int]] = []
         for body in (statement.body, statement.orelse):
             region = Region(self.nodes.region)
-            self.scope = dict(before)
+            self.scope, self._lines = dict(before), dict(earlier)
             self.nodes.within(region, lambda body=body: self.run(body))  # type: ignore[misc]
             regions.append(region)
             scopes.append(self.scope)
+            lines.append(self._lines)
         self.scope = before
         self.nodes.at = statement
         made: list[tuple[Cell, type | None]] = []
@@ -196,7 +221,8 @@ class Statements:
                 one = self.nodes.within(regions[0], lambda two=two: _mapped(two, self._zeros))  # type: ignore[misc]
             elif two is _UNSET:
                 two = self.nodes.within(regions[1], lambda one=one: _mapped(one, self._zeros))  # type: ignore[misc]
-            before[name] = self._joined(name, one, two, regions, made)
+            places = [each.get(name, statement.lineno + self.nodes.shift) for each in lines]
+            before[name] = self._joined(name, one, two, regions, made, places)
         branch = self.nodes.node("if", (condition,), BOOL, (), (regions, [cell for cell, _ in made]))
         for cell, _ in made:
             for end in cell.ends:
@@ -208,14 +234,21 @@ class Statements:
             )
 
     def _joined(
-        self, name: str, one: Any, two: Any, regions: list[Region], made: list[tuple[Cell, type | None]]
+        self,
+        name: str,
+        one: Any,
+        two: Any,
+        regions: list[Region],
+        made: list[tuple[Cell, type | None]],
+        lines: list[int],
     ) -> Any:
-        """Returns the value of a variable after both branches: a cell if the branches give different values."""
+        """Returns the value of a variable after both branches: a cell if the branches give different values. ``lines``
+        has the lines of its assignments."""
         if one is two or (not isinstance(one, Node) and not isinstance(two, Node) and _equal(one, two)):
             return one
         if isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two):
             pairs = zip(one, two, strict=True)
-            return tuple(self._joined(f"{name}[{i}]", *pair, regions, made) for i, pair in enumerate(pairs))
+            return tuple(self._joined(f"{name}[{i}]", *pair, regions, made, lines) for i, pair in enumerate(pairs))
         nodes = self.nodes
         differ = f"{name} is {nodes.shown(one)} in one branch and {nodes.shown(two)} in the other"
         if not (_is_number(one) and _is_number(two)):
@@ -224,19 +257,23 @@ class Statements:
             nodes.within(region, lambda v=v: nodes.lifted(v))  # type: ignore[misc]
             for region, v in zip(regions, (one, two), strict=True)
         ]
-        found = promoted([(each.dtype, each.weak) for each in ends])
-        if found is None or any(each.weak is None and each.dtype is not found[0] for each in ends):
-            nodes.refuse(f"{differ}; convert one of them with .astype(…)")
+        found = promotion.assigned([each.operand for each in ends])
+        if found is None:
+            self._refuse_types(name, ends[0].dtype, lines[0], ends[1].dtype, lines[1])
         if not (nodes.broadcasts(ends[0].shape, ends[1].shape) or nodes.broadcasts(ends[1].shape, ends[0].shape)):
             nodes.refuse(differ)
         shape = nodes.common_shape(ends)
         ends = [
-            nodes.within(region, lambda each=each: nodes.broadcast(nodes.cast(each, found[0]), shape))  # type: ignore[misc]
+            nodes.within(region, lambda each=each: nodes.broadcast(nodes.cast(each, found.scalar), shape))  # type: ignore[misc]
             for region, each in zip(regions, ends, strict=True)
         ]
-        cell = Cell(name, found[0], shape, None, ends)
-        made.append((cell, found[1]))
+        cell = Cell(name, found.scalar, shape, None, ends)
+        made.append((cell, found.weak))
         return cell
+
+    def _refuse_types(self, name: str, one: ScalarType, line: int, two: ScalarType, other: int) -> NoReturn:
+        (line, one), (other, two) = sorted([(line, one), (other, two)], key=lambda each: each[0])
+        self.nodes.refuse(promotion.two_types(name, one, line, two, other))
 
     def _zeros(self, like: Any) -> Any:
         """Returns zeros in place of a node, which no path reads. Returns any other value unchanged."""
@@ -321,6 +358,7 @@ class Statements:
     ) -> None:
         nodes = self.nodes
         before = dict(self.scope)
+        lines = dict(self._lines)
         counter = ""
         if isinstance(statement, ast.For):
             if not isinstance(statement.target, ast.Name):
@@ -366,7 +404,7 @@ class Statements:
                 if name not in after:
                     nodes.refuse(f"{name} is set before the loop and not at the end of each iteration")
                 self._collect_ends(name, before[name], after[name], starts, body, ends)
-            if not self._widened(kinds, ends):
+            if not self._widened(kinds, ends, lines):
                 break
         else:
             nodes.refuse("the types of this loop's variables do not settle; give their types before the loop")
@@ -412,14 +450,12 @@ class Statements:
         if not isinstance(after, Node):
             return after if before is _UNSET else _UNSET
         start = self._zeros(after) if before is _UNSET else nodes.lifted(before) if _is_number(before) else None
-        found = None if start is None else promoted([(each.dtype, each.weak) for each in (start, after)])
+        found = None if start is None else promotion.assigned([start.operand, after.operand])
         if start is None or found is None or start.shape != after.shape:
             return _UNSET
-        if any(each.weak is None and each.dtype is not found[0] for each in (start, after)):
-            return _UNSET
-        kinds[name] = (found[0], after.shape, found[1])
-        cell = cells[name] = Cell(name, found[0], after.shape, nodes.cast(start, found[0]))
-        cell.ends = [nodes.within(body, lambda: nodes.cast(after, found[0]))]
+        kinds[name] = (found.scalar, after.shape, found.weak)
+        cell = cells[name] = Cell(name, found.scalar, after.shape, nodes.cast(start, found.scalar))
+        cell.ends = [nodes.within(body, lambda: nodes.cast(after, found.scalar))]
         return cell
 
     def _lifted_leaves(self, name: str, value: Any, starts: dict[str, Node]) -> Any:
@@ -454,22 +490,22 @@ class Statements:
                 f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after an iteration of it"
             )
 
-    def _widened(self, kinds: dict[str, _Kind], ends: dict[str, Node]) -> bool:
+    def _widened(self, kinds: dict[str, _Kind], ends: dict[str, Node], lines: dict[str, int]) -> bool:
         """Gives variables the types and shapes that they have after an iteration. Returns whether any variable has
-        changed."""
+        changed. ``lines`` has the lines of the assignments before the loop."""
         again = False
         for name, end in ends.items():
             kind, shape, weak = kinds[name]
-            if weak is not None and end.weak is not weak:
-                found = promoted([(kind, weak), (end.dtype, end.weak)])
-                assert found is not None
-                if found != (kind, weak):
-                    kinds[name], again = (found[0], shape, found[1]), True
-            elif weak is None and end.weak is None and end.dtype is not kind:
-                self.nodes.refuse(
-                    f"{name} is {kind.name} before the loop and {end.dtype.name} after an iteration of it; "
-                    "convert it with .astype(…)"
-                )
+            found = promotion.assigned([Operand(kind, weak), end.operand])
+            if found is None:
+                variable = name.partition("[")[0]
+                before = lines.get(variable, self.nodes.function.__code__.co_firstlineno)
+                self._refuse_types(name, kind, before, end.dtype, self._lines.get(variable, end.line))
+            problem = promotion.narrow_sum(name, found.scalar) if weak is int else None
+            if problem is not None and _counts(end, name):
+                self.nodes.refuse(problem)
+            if (found.scalar, found.weak) != (kind, weak):
+                kinds[name], again = (found.scalar, shape, found.weak), True
             if end.shape != shape:
                 if shape != () or tuple(np.broadcast_shapes(shape, end.shape)) != end.shape:
                     self.nodes.refuse(
@@ -485,6 +521,22 @@ class Statements:
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Applies ``change`` to a value, or to each part of a tuple."""
     return tuple(_mapped(each, change) for each in value) if isinstance(value, tuple) else change(value)
+
+
+_ARITHMETIC = (*SYMBOLS, "cast", "copy", "broadcast")
+
+
+def _counts(value: Node, name: str) -> bool:
+    """Returns whether a variable's value after an iteration is computed from its value before by operators alone."""
+    pending, seen = [value], set[int]()
+    while pending:
+        each = pending.pop()
+        if each.op == "cell" and each.detail.name == name:
+            return True
+        if each.op in _ARITHMETIC and id(each) not in seen:
+            seen.add(id(each))
+            pending += each.inputs
+    return False
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, final
 
 from oxide.compiler.tile.ir import BOOL, F32, F64, I64, SCATTERS, U64, Node
 from oxide.host.messages import written
+from oxide.language import promotion
 from oxide.language import tile as language
 from oxide.language.types import SCALARS
 
@@ -85,7 +86,7 @@ def _unary(build: Nodes, name: str, x: Any) -> Any:
     found = build.lifted(x, name)
     if found.weak is not None and name in language.FLOATING:
         found = build.cast(found, F32)
-    if (name in ("floor", "ceil") and found.dtype.kind in "iub") or (name == "abs" and found.dtype.kind in "ub"):
+    if (name in ("floor", "ceil") and found.dtype.kind in "iub") or (name == "abs" and found.dtype.kind == "u"):
         return found
     return build.elementwise(name, (found,))
 
@@ -123,19 +124,20 @@ def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
     """Makes the node of a comparison. Integers are compared as numbers, whichever types they have, as in NumPy: a
     literal need not fit the type that it meets, and neither does a place or a counter."""
     for this, other in (sides, sides[::-1]):
-        number = this.detail if isinstance(this, Node) and this.op == "constant" and this.weak is int else this
+        number = this.operand.value if isinstance(this, Node) else this
         if type(number) is int and isinstance(other, Node) and other.dtype.kind in "iu":
             low, high = other.dtype.limits
             if not low <= number <= high:  # all elements are on one side of it
                 holds = COMPARISONS[op](number, 0) if this is sides[0] else COMPARISONS[op](0, number)
                 return build.broadcast(build.constant(holds, BOOL), other.shape)
     one, two = (build.lifted(each, what) for each in sides)
-    integers = one.dtype.kind in "iu" and two.dtype.kind in "iu" and "constant" not in (one.op, two.op)
-    if integers and one.dtype is not two.dtype:
-        if U64 in (one.dtype, two.dtype) and "i" in (one.dtype.kind, two.dtype.kind):
+    if one.operand.is_whole and two.operand.is_whole:
+        kinds = promotion.compared(one.operand, two.operand)
+        one, two = (build.cast(each, kind) for each, kind in zip((one, two), kinds, strict=True))
+        if one.dtype is not two.dtype:
             return _compare_with_u64(build, op, one, two, what)
-        if int in (one.weak, two.weak):
-            one, two = build.cast(one, I64), build.cast(two, I64)
+    elif any(each.operand.is_typed and each.dtype.kind in "iu" for each in (one, two)):
+        one, two = (build.cast(each, F32) if each.dtype.precision else each for each in (one, two))
     return build.elementwise(op, (one, two), BOOL, what=what)
 
 
@@ -153,7 +155,7 @@ def filled(build: Nodes, name: str, shape: Any, value: Any, dtype: Any = F32) ->
     found = build.lifted(value, name)
     if found.shape:
         build.refuse(f"{name} takes one number, not {build.shown(found)}; broadcast_to repeats a tile")
-    return build.broadcast(build.convert(found, kind), build.sizes(shape, name))
+    return build.broadcast(build.fitted(found, kind), build.sizes(shape, name))
 
 
 def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
@@ -161,10 +163,11 @@ def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
     if test.dtype is not BOOL:
         build.refuse(f"where takes a condition of bools, not {build.shown(test)}")
     one, two = build.lifted(a, "where"), build.lifted(b, "where")
-    kind, weak = build.common_type((one, two))
+    common = build.common_type((one, two), "where")
     shape = build.common_shape((test, one, two))
-    inputs = [build.broadcast(each, shape) for each in (test, build.cast(one, kind), build.cast(two, kind))]
-    return build.node("where", inputs, kind, shape, weak=weak)
+    sides = [build.cast(each, common.scalar) for each in (one, two)]
+    inputs = [build.broadcast(each, shape) for each in (test, *sides)]
+    return build.node("where", inputs, common.scalar, shape, weak=common.weak)
 
 
 def reduce(build: Nodes, name: str, x: Any, axis: Any = None, keepdims: Any = False) -> Node:
@@ -267,7 +270,7 @@ def cat(build: Nodes, tiles: Any, axis: Any = 0) -> Node:
     if not isinstance(tiles, tuple | list) or not tiles:
         build.refuse("cat takes a tuple of tiles, as in cat((a, b))")
     found = [build.lifted(each, "cat") for each in tiles]
-    kind, _ = build.common_type(found, "cat: ")
+    kind = build.common_type(found, "cat").scalar
     place = build.axis(axis, len(found[0].shape), "cat")
     rest = {(len(each.shape), each.shape[:place], each.shape[place + 1 :]) for each in found}
     if len(rest) > 1:
@@ -287,7 +290,7 @@ def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
             hint = "; did you mean b.T?"
         build.refuse(f"mma takes tiles of shapes (m, k) and (k, n), not {one.shape} and {two.shape}{hint}")
     shape = (one.shape[0], two.shape[1])
-    kind, _ = build.common_type((one, two), "mma: ")
+    kind = build.common_type((one, two), "mma").scalar
     if kind.kind == "b":
         build.refuse(f"mma takes numbers, not {one.dtype.name} and {two.dtype.name}")
     if acc is None:
@@ -308,20 +311,31 @@ def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
     return build.cast(made, result)
 
 
-def power(build: Nodes, base: Any, exponent: Any) -> Any:
-    """Makes the nodes of ``base ** exponent``. A small integer exponent becomes multiplications."""
-    if isinstance(exponent, int) and not isinstance(exponent, bool) and 0 <= exponent <= _MOST_FACTORS:
-        found = build.lifted(base, "**")
-        if exponent == 0:
-            return build.broadcast(build.cast(build.lifted(1), found.dtype), found.shape)
-        result = found
-        for _ in range(exponent - 1):
-            result = build.elementwise("mul", (result, found), what="**")
-        return result
+def power(build: Nodes, base: Any, exponent: Any) -> Node:
+    """Makes the nodes of ``base ** exponent`` for an exponent that is known when the kernel is compiled, or for
+    floats. A small exponent becomes multiplications."""
     one, two = build.lifted(base, "**"), build.lifted(exponent, "**")
-    if one.dtype.kind != "f" and two.dtype.kind != "f":
-        build.refuse(f"** of integers takes an exponent of 0 to {_MOST_FACTORS}; convert the base with .astype(f32)")
+    known = two.operand.value
+    if known is not None and one.operand.is_whole:
+        one = build.cast(one, build.result("**", (one, two)).scalar)
+        return _repeated(build, one, known) if known >= 0 else build.filled(0, one.dtype, one.shape)
+    if known is not None and 0 <= known <= _MOST_FACTORS:
+        return _repeated(build, one, known)
     return build.elementwise("pow", (one, two), what="**")
+
+
+def _repeated(build: Nodes, base: Node, exponent: int) -> Node:
+    """Makes the nodes of a power by multiplications."""
+    if exponent == 0:
+        return build.filled(1, base.dtype, base.shape)
+    if exponent <= _MOST_FACTORS:
+        result = base
+        for _ in range(exponent - 1):
+            result = build.elementwise("mul", (result, base), what="**")
+        return result
+    half = _repeated(build, base, exponent // 2)
+    square = build.elementwise("mul", (half, half), what="**")
+    return build.elementwise("mul", (square, base), what="**") if exponent % 2 else square
 
 
 # Tensors
@@ -389,7 +403,7 @@ def _padding(build: Nodes, tensor: TensorParameter, padding: Any, what: str) -> 
     found = build.lifted(padding, "padding")
     if found.shape or found.op != "constant":
         build.refuse(f"the padding of a {what} is a number that is known when the kernel is compiled")
-    return build.convert(found, tensor.scalar)
+    return build.fitted(found, tensor.scalar)
 
 
 def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
@@ -403,19 +417,14 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
 
 
 def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
-    """Returns the node of values to write to a tensor. Raises ``CompileError`` if they have another type."""
-    found = build.lifted(values, what)
-    if found.weak is not None:
-        found = build.convert(found, tensor.scalar)
-    if found.dtype is not tensor.scalar:
-        build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
-                     f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
-    return found
+    """Returns the node of values to write to a tensor, in its type. Raises ``CompileError`` if they may not be stored
+    in it."""
+    return build.accepted(values, tensor.scalar, what, f"{what}: {tensor.name} has elements of")
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
     assert tensor.tile is not None
-    found = _elements(build, tensor, value, f"{tensor.name}.store")
+    found = _elements(build, tensor, value, "store")
     if not build.broadcasts(found.shape, tensor.tile):
         build.refuse(f"the tiles of {tensor.name} have shape {tensor.tile}, and this one has {found.shape}")
     build.node("store", (build.broadcast(found, tensor.tile),), found.dtype, (), tensor)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oxide.compiler.ir.half import literal
-from oxide.compiler.tile.ir import F32
+from oxide.compiler.primitives.random_numbers import UNIFORM
 from oxide.language.narrow import rounded as rounded_number
 from oxide.language.types import ScalarType
 
@@ -128,7 +128,7 @@ def apply(out: Code, op: str, scalar: ScalarType, values: list[str], flags: str 
     if op == "copy":
         return values[0]
     if op == "rand":
-        return philox(out, *values)
+        return out.call("float", UNIFORM, *(("i64", each) for each in values))
     if op == "where":
         return out.new(f"select i1 {values[0]}, {kind} {values[1]}, {kind} {values[2]}")
     if op in _COMPARED:
@@ -236,34 +236,3 @@ def _floor_divided_integers(out: Code, op: str, kind: str, values: list[str]) ->
     quotient = out.call(kind, f"oxide.sdiv.{kind}", (kind, a), (kind, b))
     less = out.new(f"sub {kind} {quotient}, 1")
     return out.new(f"select i1 {moved}, {kind} {less}, {kind} {quotient}")
-
-
-_ROUNDS: Final = 10
-_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
-_INCREMENTS: Final = (0x9E3779B9, 0xBB67AE85)
-
-
-def philox(out: Code, seed: str, counter: str) -> str:
-    """Returns an f32 in [0, 1): the upper 24 bits of the first word of Philox4x32-10 (Salmon and others, 2011). The key
-    is ``seed``, and the lower 64 bits of the counter are ``counter``."""
-
-    def halves(wide: str) -> tuple[str, str]:
-        high = out.new(f"lshr i64 {wide}, 32")
-        return out.new(f"trunc i64 {wide} to i32"), out.new(f"trunc i64 {high} to i32")
-
-    words = [*halves(counter), "0", "0"]
-    key = list(halves(seed))
-    for number in range(_ROUNDS):
-        if number:
-            key = [out.new(f"add i32 {each}, {more}") for each, more in zip(key, _INCREMENTS, strict=True)]
-        products = []
-        for word, factor in zip((words[0], words[2]), _MULTIPLIERS, strict=True):
-            wide = out.new(f"zext i32 {word} to i64")
-            products.append(halves(out.new(f"mul i64 {wide}, {factor}")))
-        (low_0, high_0), (low_1, high_1) = products
-        first = out.new(f"xor i32 {high_1}, {words[1]}")
-        third = out.new(f"xor i32 {high_0}, {words[3]}")
-        words = [out.new(f"xor i32 {first}, {key[0]}"), low_1, out.new(f"xor i32 {third}, {key[1]}"), low_0]
-    bits = out.new(f"lshr i32 {words[0]}, 8")
-    whole = out.new(f"uitofp i32 {bits} to float")
-    return out.new(f"fmul float {whole}, {constant(2.0**-24, F32)}")
