@@ -50,8 +50,8 @@ from oxide.language.slices import (
     Slice4,
     Slice5,
 )
-from oxide.language.thread import ThreadIndex
 from oxide.language.structures import dtype_of
+from oxide.language.thread import ThreadIndex
 from oxide.language.types import (
     bf16,
     bool_,

@@ -18,7 +18,6 @@ from oxide import (
     SharedArray,
     Slice,
     Slice2,
-    Slice3,
     Tiles,
     Vec2,
     Vec3,
@@ -37,8 +36,6 @@ from oxide import (
     kernel,
     thread,
     u8,
-    u16,
-    value,
     zeros,
 )
 from oxide.errors import ArgumentError, CompileError
@@ -144,7 +141,7 @@ def test_a_field_of_a_box_is_a_strided_view() -> None:
         assert (d2h(dup(box[name])).sync() == table[name]).all()
     assert box["corner"]["place"].shape == (31, 4)
     assert (d2h(box["corner"]["place"][:, 1]).sync() == table["corner"]["place"][:, 1]).all()
-    with pytest.raises(ValueError, match="a box of flag, wide, .* has no field 'narrow'"):
+    with pytest.raises(ValueError, match=r"a box of flag, wide, .* has no field 'narrow'"):
         box["narrow"]
     with pytest.raises(TypeError):
         zeros(3).sync()["wide"]
@@ -193,7 +190,7 @@ def test_structures_are_loaded_and_stored_field_by_field(way: str, n: int) -> No
 
 
 def _without_padding(table: Any) -> Any:
-    clean = np.zeros_like(table)
+    clean = np.zeros(table.shape, table.dtype)
     for name in table.dtype.names:
         clean[name] = _without_padding(table[name]) if table.dtype[name].names else table[name]
     return clean
@@ -368,7 +365,7 @@ def accesses(of: Any) -> tuple[list[str], list[str]]:
     """Returns the loads and the stores of global memory in a kernel's PTX, without those of the record of faults."""
     lines = [line.split() for line in of.ptx().splitlines() if "[" in line]
     records = {line[2].strip("[],;") for line in lines if line[0].startswith("atom.")}
-    kept = [line for line in lines if not any(f"[{record}" in " ".join(line) for record in records)]
+    kept = [line for line in lines if not records & {word.strip("[],;").split("+")[0] for word in line}]
     loads = [line[0] for line in kept if line[0].startswith("ld.global")]
     return loads, [line[0] for line in kept if line[0].startswith("st.global")]
 

@@ -54,8 +54,8 @@ _signed = WRAP["i64"]
 class Memory:
     """Elements of one type in row-major order: of numbers or vectors, for which ``kind`` is the type's name, or of
     structures, for which it is their ``StructureType``. ``array`` holds them in the device's representation, and the
-    components of vectors one by one. ``address`` is that of the elements for compiled code; 0 stands for that of an array of a
-    block, which begins at a multiple of 16."""
+    components of vectors one by one. ``address`` is that of the elements for compiled code; 0 stands for that of an
+    array of a block, which begins at a multiple of 16."""
 
     __slots__ = ("address", "array", "components", "convert", "dtype", "is_narrow", "scalar", "structure")
 

@@ -233,8 +233,8 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     if is_named_tuple(scalar):
         if found.kind == "atomic":
             problem = (
-                f"{name}: an AtomicSlice has scalars, not {scalar.__name__}: no atomic operation takes several numbers; "
-                "keep the field that several threads change in an AtomicSlice of its own"
+                f"{name}: an AtomicSlice has scalars, not {scalar.__name__}: no atomic operation takes several "
+                "numbers; keep the field that several threads change in an AtomicSlice of its own"
             )
             raise refused_parameter(function, kernel, name, problem)
         structure = _structure(function, f"kernel {kernel}: parameter {name}", name, scalar, names)

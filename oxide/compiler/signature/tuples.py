@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide.errors import CompileError
 from oxide.host.messages import written
-from oxide.language.structures import NoStructure, field_type, is_named_tuple, structure_of
+from oxide.language.structures import field_type, is_named_tuple
 from oxide.language.types import SCALAR_NAMES, ScalarType
 from oxide.language.vectors import Vector, VectorType
 

@@ -35,6 +35,7 @@ from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter,
 from oxide.errors import ArgumentError
 from oxide.host.host_arrays import upload_of
 from oxide.host.messages import written
+from oxide.language.structures import StructureType
 from oxide.runtime.launching.binding import Held, words_for
 from oxide.runtime.launching.specializing import argument_type_of, converts
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
