@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from oxide.interop.sharing import from_cuda_array_interface, from_dlpack
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language import random as random  # not in __all__: a star import must not replace Python's
-    from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
+    from oxide.language.tiles import MatrixTileRef, RowMajorTiles, RowRef, Rows, TileRef, Tiles
     from oxide.language.views import TileView, VectorView, zip_exact
     from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.memory.addresses import DevicePointer
@@ -132,6 +132,8 @@ _LATER = {
     "MatrixTileRef": "language.tiles",
     "Profile": "tracing.profiles",
     "RowMajorTiles": "language.tiles",
+    "RowRef": "language.tiles",
+    "Rows": "language.tiles",
     "TileRef": "language.tiles",
     "TileView": "language.views",
     "Tiles": "language.tiles",
@@ -237,6 +239,8 @@ __all__ = [
     "Profile",
     "Ref",
     "RowMajorTiles",
+    "RowRef",
+    "Rows",
     "SanitizerError",
     "SchedulingPolicy",
     "SharedArray",

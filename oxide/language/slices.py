@@ -31,7 +31,7 @@ Index = TypeVar("Index")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from .tiles import C, MatrixTileRef, N, R, RowMajorTiles, TileRef, Tiles
+    from .tiles import C, MatrixTileRef, N, R, RowMajorTiles, RowRef, Rows, TileRef, Tiles
     from .views import TileView, VectorView
 
     @final
@@ -367,7 +367,8 @@ class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Lay
     With the index ``thread.index_2d()``, ``get_mut`` returns the element at this thread's row and column, each checked
     against its own axis. With ``thread.index_1d()`` it returns the element at this position in row-major order. A
     layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are rectangles of
-    the slice's own rows and columns.
+    the slice's own rows and columns. With ``DisjointSlice2[f32, Rows]``, the thread with the index t of
+    ``thread.index_1d()`` has row t.
     """
 
     @overload
@@ -376,9 +377,11 @@ class DisjointSlice2(_Parameterized, _Writes[T, tuple[int, int]], Generic[T, Lay
     def get_mut(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
     @overload
     def get_mut(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
+    @overload
+    def get_mut(self: DisjointSlice2[T, Rows], index: ThreadIndex) -> RowRef[T] | None: ...
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
-        thread's tile, or None if the tile is not entirely inside the slice."""
+        thread's tile, or None if the tile is not entirely inside the slice; with ``Rows``, this thread's row."""
 
     @overload
     def get_remainder(self: DisjointSlice2[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...

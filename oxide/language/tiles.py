@@ -1,5 +1,5 @@
-"""Output tiles: the layouts ``Tiles`` and ``RowMajorTiles``, with which a ``DisjointSlice`` gives each thread several
-elements.
+"""Output tiles: the layouts ``Tiles``, ``RowMajorTiles`` and ``Rows``, with which a ``DisjointSlice`` gives each thread
+several elements.
 
 No two threads share an element: each thread has a ``ThreadIndex`` that no other thread has. The layout is part of the
 parameter's type, so it is the same in every thread, and it maps different indices to different elements:
@@ -12,6 +12,7 @@ parameter's type, so it is the same in every thread, and it maps different indic
   differ in j have no column in common. ``index_2d`` ensures that all threads use the same width. If one thread used 5
   and another 100, element 5 would be in row 1 and column 0 for the first thread, and in row 0 and column 5 for the
   second.
+- With ``Rows`` the thread with index t has row t of a ``DisjointSlice2``.
 
 At the end of the slice, ``get_mut`` returns None if the tile is not entirely inside, and ``get_remainder`` then returns
 the part of it that is inside. So a loop over whole tiles needs no check, and a loop over a remainder has its own
@@ -118,6 +119,32 @@ else:
 
         def __init__(self, r: int, c: int) -> None:
             super().__init__(r, c)
+
+
+@final
+class Rows:
+    """The layout of a matrix whose rows each belong to one thread: ``DisjointSlice2[f32, Rows]``."""
+
+    __slots__ = ()
+    shape = (0,)
+    """Stands for a tile of all columns, whose number is not known before the launch."""
+
+
+@primitives.made_in_kernels
+@final
+class RowRef(Generic[T]):
+    """This thread's row of a ``DisjointSlice2[T, Rows]``, which the thread may read and write: ``row[j] = x``.
+
+    A position outside the row is a fault: the launch fails with a ``BoundsError``. ``len(row)`` is the number of
+    columns, and a position from ``range(len(row))`` needs no check. If ``get_mut`` returned None, any use of the row is
+    a fault, which a type checker refuses.
+    """
+
+    def __getitem__(self, position: int) -> T: ...
+
+    def __setitem__(self, position: int, value: T) -> None: ...
+
+    def __len__(self) -> int: ...
 
 
 @primitives.made_in_kernels

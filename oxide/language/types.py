@@ -224,6 +224,10 @@ OF_PYTHON = {bool: SCALARS["bool_"], int: SCALARS["i64"], float: SCALARS["f64"],
 """The types of Python's numbers that meet no number of another type."""
 
 
+SCALAR_TYPES: dict[type, ScalarType] = {each.numpys.type: each for each in SCALARS.values() if each.numpys is not None}
+"""The types by the scalar type of NumPy that has the same numbers."""
+
+
 def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
     """Returns the scalar type of a NumPy dtype, or None if there is none. For ``uint16`` it is ``u16``, although a box
     of ``uint16`` may also hold the bits of ``bf16``."""

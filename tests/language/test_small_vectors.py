@@ -40,7 +40,7 @@ from oxide import (
     value,
     zeros,
 )
-from oxide.errors import ArgumentError, CompileError
+from oxide.errors import ArgumentError, CompileError, SanitizerError
 from oxide.language.types import SCALARS
 
 T = TypeVar("T")
@@ -384,6 +384,21 @@ def test_an_index_outside_is_a_fault() -> None:
         np.testing.assert_array_equal(ran(way, at, ones((5, 3)), 4, zeros((1, 3))), [[1, 1, 1]])
         with pytest.raises(BoundsError, match=r"a\[5\] is outside a, which has 5 elements"):
             ran(way, at, ones((5, 3)), 5, zeros((1, 3)))
+
+
+@kernel(block=32, sanitize=("memory",))
+def unchecked(a: Slice[Vec3[f32]], n: i64, out: DisjointSlice[Vec3[f32]]) -> None:
+    element = out.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = a.unchecked[n]
+
+
+def test_the_sanitizer_knows_the_elements(device: str) -> None:
+    if device == "cuda":
+        pytest.skip("the sanitizer is the CPU device's")
+    np.testing.assert_array_equal(ran("compiled", unchecked, ones((5, 3)), 4, zeros((1, 3))), [[1, 1, 1]])
+    with pytest.raises(SanitizerError, match="a has 5 elements of 12 bytes; this is byte 60, element 5"):
+        ran("compiled", unchecked, ones((5, 3)), 5, zeros((1, 3)))
 
 
 # Parameters and functions

@@ -159,7 +159,11 @@ class _Text:
         outer, self._path = self._path, []
         function = as_written(function)
         code: CodeType = function.__code__
-        self.add("function", str(function.__module__), function.__qualname__, source_text(function))
+        text = source_text(function)
+        self.add("function", str(function.__module__), function.__qualname__, text)
+        for name, value in sorted(function.__globals__.items()):
+            if isinstance(value, ScalarType) and name in text:  # bytecode has no annotations of local variables
+                self.add("annotation", name, value.name)
         self._code(code)
         for name, kind in sorted(getattr(function, "__annotations__", {}).items()):
             self._annotation(name, kind)

@@ -37,7 +37,7 @@ from oxide.language.views import zip_exact
 from . import advice
 from .assignment import stored_names, unassigned_read
 from .constructs import PRINT_KEYWORDS, UNSUPPORTED, refused
-from .numpy_functions import in_kernels
+from .numpy_functions import called_in_kernels, in_kernels
 from .rewritten import plain
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
 
@@ -439,7 +439,7 @@ class _Body:
         for part in (node.func, *node.args):
             if isinstance(part, ast.Name) and (problem := refused(part)):
                 raise self._error(part, problem)
-        called = self._resolve(node.func)
+        called = called_in_kernels(self._resolve(node.func))
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
             called = passed[1]

@@ -42,8 +42,8 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.Match: "match in a kernel compares with constants, as in case 1 | 2, case name and case _: write if and elif",
     ast.Slice: "a[i:j] is not supported in kernels: loop over the indices",
     ast.MatMult: "@ is not supported in kernels: write the loops",
-    ast.In: "in is not supported in kernels: write a loop that compares",
-    ast.NotIn: "not in is not supported in kernels: write a loop that compares",
+    ast.In: "in takes a tuple in kernels, as in n in (1, 2): write a loop that compares",
+    ast.NotIn: "not in takes a tuple in kernels, as in n not in (1, 2): write a loop that compares",
 }
 
 

@@ -114,9 +114,9 @@ class Conveniences(BlockTransformer):
                     node.iter = self._lifted(node.iter)
                 case ast.While() if _has_walrus(node.test):
                     test = self._lifted(node.test)
-                    unless = self._at(ast.UnaryOp(ast.Not(), test), node.test)
-                    node.body[:0] = [*self._before[before:], self._at(ast.If(unless, [ast.Break()], []), node.test)]
-                    node.test = self._at(ast.Constant(True), node.test)
+                    unless = placed(ast.UnaryOp(ast.Not(), test), node.test)
+                    node.body[:0] = [*self._before[before:], placed(ast.If(unless, [ast.Break()], []), node.test)]
+                    node.test = placed(ast.Constant(True), node.test)
                     del self._before[before:]
                 case _:
                     return node
@@ -139,21 +139,21 @@ class Conveniences(BlockTransformer):
         inside, before, after = node.body, list[ast.stmt](), list[ast.stmt]()
         if node.orelse:
             otherwise = self._name(node.test)
-            before = [self._at(ast.Assign([_store(otherwise)], ast.Constant(True)), node.test)]
-            inside = [self._at(ast.Assign([_store(otherwise)], ast.Constant(False)), node.test), *inside]
-            after = [self._at(ast.If(otherwise, node.orelse, []), node)]
+            before = [placed(ast.Assign([_store(otherwise)], ast.Constant(True)), node.test)]
+            inside = [placed(ast.Assign([_store(otherwise)], ast.Constant(False)), node.test), *inside]
+            after = [placed(ast.If(otherwise, node.orelse, []), node)]
         for test in reversed(others):
-            inside = [self._at(ast.If(test, inside, []), test)]
-        return [*before, self._at(ast.If(first, inside, []), node), *after]
+            inside = [placed(ast.If(test, inside, []), test)]
+        return [*before, placed(ast.If(first, inside, []), node), *after]
 
     def _without_else(self, node: ast.While) -> list[ast.stmt]:
         """Returns the statements for a ``while`` whose test assigns: the loop without its ``else``, and after the loop
         an ``if`` that runs the body of the ``else`` unless a ``break`` was reached."""
         ended = self._name(node.test)
-        before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
-        after = self._at(ast.If(ended, node.orelse, []), node)
+        before = placed(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
+        after = placed(ast.If(ended, node.orelse, []), node)
         node.orelse = []
-        marked = _Breaks(lambda place: self._at(ast.Assign([_store(ended)], ast.Constant(False)), place))
+        marked = _Breaks(lambda place: placed(ast.Assign([_store(ended)], ast.Constant(False)), place))
         node.body = marked.block(node.body)
         return [before, node, after]
 
@@ -163,19 +163,19 @@ class Conveniences(BlockTransformer):
         match node:
             case ast.NamedExpr(target=target, value=value):
                 assigned = self._lifted(value) if _has_walrus(value) else value
-                self._before.append(self._at(ast.Assign([target], assigned), node))
+                self._before.append(placed(ast.Assign([target], assigned), node))
                 return _load(target)
             case ast.BoolOp(op=operator, values=[first, *others]):
                 result = self._kept(self._lifted(first) if _has_walrus(first) else first)
                 for other in others:
                     go_on: ast.expr = result if isinstance(operator, ast.And) else ast.UnaryOp(ast.Not(), result)
-                    self._before.append(self._at(ast.If(go_on, self._branch(other, result), []), other))
+                    self._before.append(placed(ast.If(go_on, self._branch(other, result), []), other))
                 return result
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self._lifted(test) if _has_walrus(test) else test
                 result = self._name(node)
                 parts = self._branch(body, result), self._branch(orelse, result)
-                self._before.append(self._at(ast.If(condition, *parts), node))
+                self._before.append(placed(ast.If(condition, *parts), node))
                 return result
             case ast.Compare(ops=[_, _, *_]) | ast.Lambda() | ast.ListComp() | ast.GeneratorExp():
                 raise _NotLifted
@@ -204,14 +204,14 @@ class Conveniences(BlockTransformer):
     def _kept(self, node: ast.expr) -> ast.Name:
         """Assigns the expression to a new variable before the statement. Returns the variable."""
         name = self._name(node)
-        self._before.append(self._at(ast.Assign([_store(name)], node), node))
+        self._before.append(placed(ast.Assign([_store(name)], node), node))
         return name
 
     def _branch(self, node: ast.expr, result: ast.Name) -> list[ast.stmt]:
         """Returns statements that assign the expression's value to ``result``."""
         outer, self._before = self._before, []
         value = self._lifted(node) if _has_walrus(node) else node
-        self._before.append(self._at(ast.Assign([_store(result)], value), node))
+        self._before.append(placed(ast.Assign([_store(result)], value), node))
         statements, self._before = self._before, outer
         return statements
 
@@ -239,10 +239,10 @@ class Conveniences(BlockTransformer):
                 bound = [(other, value) for other, value in self._bound(loop.target, sequence.item(_load(target)))]
                 bound = [(other, value) for other, value in bound if other is not target]
                 break
-        assigned = [self._at(ast.Assign([target], item), target) for target, item in bound]
+        assigned = [placed(ast.Assign([target], item), target) for target, item in bound]
         goes_over = self._call("range", [sequence.length], loop.iter)
         counted = counter if counter in ast.walk(loop.target) else _store(counter)
-        return self._at(ast.For(counted, goes_over, [*assigned, *loop.body], loop.orelse), loop)
+        return placed(ast.For(counted, goes_over, [*assigned, *loop.body], loop.orelse), loop)
 
     def _sequence(self, node: ast.expr, place: ast.expr) -> _Sequence | None:
         """Returns the sequence that a loop over an expression iterates over; None if the sequence is not known."""
@@ -251,7 +251,7 @@ class Conveniences(BlockTransformer):
                 return None
             array = self._once(node, place)
             return _Sequence(
-                self._call("len", [array], place), lambda at: self._at(ast.Subscript(array, at, ast.Load()), place)
+                self._call("len", [array], place), lambda at: placed(ast.Subscript(array, at, ast.Load()), place)
             )
         if any(isinstance(argument, ast.Starred) for argument in node.args):
             return None
@@ -316,7 +316,7 @@ class Conveniences(BlockTransformer):
 
     def _whole(self, item: ast.expr | list[Any], place: ast.expr) -> ast.expr:
         if isinstance(item, list):
-            return self._at(ast.Tuple([self._whole(part, place) for part in item], ast.Load()), place)
+            return placed(ast.Tuple([self._whole(part, place) for part in item], ast.Load()), place)
         return item
 
     def _is_array(self, node: ast.expr) -> bool:
@@ -365,7 +365,7 @@ class Conveniences(BlockTransformer):
             before: list[ast.stmt] = []
         else:
             subject = self._name(rewritten.subject)
-            before = [self._at(ast.Assign([_store(subject)], rewritten.subject), rewritten.subject)]
+            before = [placed(ast.Assign([_store(subject)], rewritten.subject), rewritten.subject)]
         otherwise: list[ast.stmt] = []
         for case in reversed(rewritten.cases):
             tested = _test(case.pattern, subject)
@@ -373,15 +373,15 @@ class Conveniences(BlockTransformer):
             if tested is None or (case.guard is not None and _captures(case.pattern) and not is_name):
                 return rewritten
             (test,) = tested
-            bound = [self._at(ast.Assign([self._named(name, case.pattern)], subject), case.pattern)
+            bound = [placed(ast.Assign([self._named(name, case.pattern)], subject), case.pattern)
                      for name in _captures(case.pattern)]  # fmt: skip
             if case.guard is not None and bound:  # Python binds the name before it evaluates the guard
-                otherwise = [*bound, self._at(ast.If(case.guard, case.body, otherwise), case.pattern)]
+                otherwise = [*bound, placed(ast.If(case.guard, case.body, otherwise), case.pattern)]
                 continue
             if case.guard is not None:
-                test = case.guard if test is None else self._at(ast.BoolOp(ast.And(), [test, case.guard]), case.guard)
+                test = case.guard if test is None else placed(ast.BoolOp(ast.And(), [test, case.guard]), case.guard)
             body = [*bound, *case.body]
-            otherwise = body if test is None else [self._at(ast.If(test, body, otherwise), case.pattern)]
+            otherwise = body if test is None else [placed(ast.If(test, body, otherwise), case.pattern)]
         self.changed = True
         return [*before, *otherwise]
 
@@ -390,7 +390,7 @@ class Conveniences(BlockTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         if isinstance(node.msg, ast.JoinedStr):
             self.changed = True
-            node.msg = self._at(ast.Constant("".join(map(self._shown, node.msg.values))), node.msg)
+            node.msg = placed(ast.Constant("".join(map(self._shown, node.msg.values))), node.msg)
         node.test = self.visit(node.test)
         return node
 
@@ -422,8 +422,8 @@ class Conveniences(BlockTransformer):
                 pieces.append(made[0])
                 values += made[1]
             self.changed = True
-            text = self._at(ast.Constant(FORMAT + " ".join(pieces)), node.args[0])
-            return self._at(ast.Call(node.func, [text, *map(self.visit, values)], []), node)
+            text = placed(ast.Constant(FORMAT + " ".join(pieces)), node.args[0])
+            return placed(ast.Call(node.func, [text, *map(self.visit, values)], []), node)
         called = in_kernels(self._resolve(node.func))
         if isinstance(called, DeviceFunction):
             self._give_defaults(node, called)
@@ -439,17 +439,9 @@ class Conveniences(BlockTransformer):
                 default = default.item()
             if name not in given and isinstance(default, bool | int | float | complex):
                 self.changed = True
-                node.keywords.append(self._at(ast.keyword(name, _constant(default, node)), node))
+                node.keywords.append(placed(ast.keyword(name, _constant(default, node)), node))
 
     # New expressions
-
-    def _at(self, node: N, place: ast.AST) -> N:
-        """Gives a new expression or statement, and the new nodes in it, the source location of ``place``."""
-        ast.copy_location(node, place)
-        for each in ast.walk(node):
-            if "lineno" in each._attributes and not hasattr(each, "lineno"):
-                ast.copy_location(each, place)
-        return node
 
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
         """Returns an expression, for use anywhere in the loop, with the value that the node has before the loop."""
@@ -458,7 +450,7 @@ class Conveniences(BlockTransformer):
         if isinstance(node, ast.Name) and (node.id not in self._stored or self._is_array(node)):
             return node
         name = self._name(place)
-        self._before.append(self._at(ast.Assign([_store(name)], node), node))
+        self._before.append(placed(ast.Assign([_store(name)], node), node))
         return name
 
     def _name(self, place: ast.AST) -> ast.Name:
@@ -468,16 +460,16 @@ class Conveniences(BlockTransformer):
         while name in self._stored or name in self._parameters or name in self._outer:
             name += "_"
         self._stored[name] = []
-        return self._at(ast.Name(name, ast.Load()), place)
+        return placed(ast.Name(name, ast.Load()), place)
 
     def _named(self, name: str, place: ast.AST) -> ast.Name:
-        return self._at(ast.Name(name, ast.Store()), place)
+        return placed(ast.Name(name, ast.Store()), place)
 
     def _call(self, name: str, arguments: list[ast.expr], place: ast.AST) -> ast.Call:
-        return self._at(ast.Call(ast.Name(name, ast.Load()), arguments, []), place)
+        return placed(ast.Call(ast.Name(name, ast.Load()), arguments, []), place)
 
     def _binary(self, left: ast.expr, operator: ast.operator, right: ast.expr, place: ast.AST) -> ast.expr:
-        return self._at(ast.BinOp(left, operator, right), place)
+        return placed(ast.BinOp(left, operator, right), place)
 
     # Names
 
@@ -548,6 +540,15 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.Name, ast
     if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
         values = list(value.elts)
     return [pair for part, each in zip(target.elts, values, strict=True) for pair in _pairs(part, each)]
+
+
+def placed(node: N, place: ast.AST) -> N:
+    """Gives a new expression or statement, and the new nodes in it, the source location of ``place``."""
+    ast.copy_location(node, place)
+    for each in ast.walk(node):
+        if "lineno" in each._attributes and not hasattr(each, "lineno"):
+            ast.copy_location(each, place)
+    return node
 
 
 def _load(node: ast.Name) -> ast.Name:

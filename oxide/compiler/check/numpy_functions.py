@@ -20,6 +20,7 @@ import numpy as np
 
 from oxide.compiler.signature.device_function import device, plain_function
 from oxide.language import intrinsics
+from oxide.language.types import SCALAR_TYPES
 
 _SAME = """cbrt copysign cos cosh degrees exp exp2 expm1 fabs fmod hypot isfinite isinf isnan ldexp log log10 log1p log2
 nextafter radians sin sinh sqrt tan tanh"""
@@ -230,6 +231,12 @@ def in_kernels(value: Any) -> Any:
     if type(value) is FunctionType and (called := plain_function(value)) is not None:
         return called
     return _ALL.get(value, value) if isinstance(value, _KINDS) else value
+
+
+def called_in_kernels(value: Any) -> Any:
+    """Does what ``in_kernels`` does for an object that a kernel calls. Returns the scalar type for one of NumPy, as
+    ``np.uint32(5)`` is ``u32(5)``."""
+    return SCALAR_TYPES.get(value, value) if isinstance(value, type) else in_kernels(value)
 
 
 _KINDS: tuple[type, ...] = tuple({type(function) for function in _ALL})

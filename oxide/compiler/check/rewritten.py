@@ -30,6 +30,7 @@ from oxide.compiler.source.source import (
 from oxide.errors import CompileError
 from oxide.host.weak_table import WeakTable
 
+from .constants import Constants
 from .conveniences import Conveniences
 from .nested import has_functions, lift
 
@@ -89,11 +90,13 @@ def _plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, Function
     with_functions = has_functions(definition)
     nested = lift(function, definition, make) if with_functions else {}
     outer = outer_names(function) | {name: cell.cell_contents for name, cell in nested.items()}
+    constants = Constants(outer, definition)
+    definition.body = constants.block(definition.body)
     rewriter = Conveniences(outer, definition)
     definition.body = rewriter.block(definition.body)
     if nested:
         return definition, compiled(function, definition, nested), True
-    return definition, function, rewriter.changed or with_functions
+    return definition, function, constants.changed or rewriter.changed or with_functions
 
 
 def compiled(

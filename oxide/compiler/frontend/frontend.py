@@ -33,7 +33,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types.ext_types import GridGroup
 
 from oxide.compiler.check.numba_errors import NO_TEXT, NO_UFUNC, Failure, compile_error
-from oxide.compiler.check.numpy_functions import in_kernels
+from oxide.compiler.check.numpy_functions import called_in_kernels
 from oxide.compiler.frontend.economy import Compiler, without_waste
 from oxide.compiler.frontend.lowering.function import DeviceDispatcher, compiled_with, function_type, twin_of
 from oxide.compiler.frontend.lowering.registry import (
@@ -313,7 +313,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return OPEN
             if (narrow := half.type_of_constant(val)) is not None:
                 return narrow
-            val = complex_numbers.in_kernels(in_kernels(val))
+            val = complex_numbers.in_kernels(called_in_kernels(val))
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_module_constants(self, typ: Any, attr: str) -> Any:

@@ -31,6 +31,7 @@ from oxide.compiler.primitives.numbers import (
     part_of,
     whole,
 )
+from oxide.compiler.signature.signature import ROWS
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
 from oxide.language.structures import StructureType
@@ -387,7 +388,9 @@ class DisjointSlice(Array):
         assert width is not None
         return thread.place(1) * self._sides[0], thread.place(0) * self._sides[1], width
 
-    def _whole_tile(self, index: ThreadIndex) -> TileRef:
+    def _whole_tile(self, index: ThreadIndex) -> TileRef | RowRef:
+        if self._sides == ROWS:
+            return RowRef(self, index.number)
         what, length = f"a tile of {self.shown}", math.prod(self.shape)
         if len(self._sides) == 1:
             (size,) = self._sides
@@ -543,6 +546,33 @@ class TileRef:
 
     def __repr__(self) -> str:
         return f"<{self._what}{': None' if self.is_none else ''}>"
+
+
+@final
+class RowRef:
+    """A thread's row of an output. It is None in the kernel if it is out of bounds."""
+
+    def __init__(self, output: DisjointSlice, number: int) -> None:
+        self._output, self._number = output, number
+
+    @property
+    def is_none(self) -> bool:
+        return not 0 <= self._number < self._output.shape[0]
+
+    def __len__(self) -> int:
+        columns = self._output.shape[1]
+        if self.is_none:
+            current().outside(self._output.shown, self._number, self._output.shape[0], 0, None, ((0, columns),))
+        return columns
+
+    def __getitem__(self, position: int) -> Any:
+        return self._output[self._number, position]
+
+    def __setitem__(self, position: int, value: Any) -> None:
+        self._output[self._number, position] = value
+
+    def __repr__(self) -> str:
+        return f"<row {self._number} of {self._output.shown}{': None' if self.is_none else ''}>"
 
 
 class _View:

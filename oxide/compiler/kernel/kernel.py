@@ -372,7 +372,10 @@ class Kernel(Generic[Operation, Result]):
         return self  # a kernel is its own copy, as a function is
 
     def __repr__(self) -> str:
-        return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
+        shown = [f"{parameter.name}: {parameter.annotation}" for parameter in self.parameters]
+        if self.by_position < len(shown):
+            shown.insert(self.by_position, "*")
+        return f"<kernel {self.name}({', '.join(shown)})>"
 
     def _repr_html_(self) -> str:
         """Returns the kernel's name, parameters, options and docstring, which notebooks show."""

@@ -177,12 +177,14 @@ def _slice_of(function: Callable[..., Any], what: str, name: str, annotation: An
         ndim = layouts.pop(0)
     if not layouts:
         return Annotation(kind, scalar, ndim=ndim)
-    from oxide.language.tiles import RowMajorTiles, Tiles
+    from oxide.language.tiles import RowMajorTiles, Rows, Tiles
 
+    if kind == "disjoint" and ndim == 2 and layouts == [Rows]:
+        return Annotation("tiles", scalar, Rows.shape, ndim)
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = (
-            "beside its elements' type a DisjointSlice takes a layout, Tiles(n) or RowMajorTiles(r, c), and every "
-            "slice its number of axes, 1 to 5, an AtomicSlice up to 3"
+            "beside its elements' type a DisjointSlice takes a layout, Tiles(n) or RowMajorTiles(r, c), a "
+            "DisjointSlice2 also Rows, and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
         )
     elif ndim > 3:
         problem = f"an output of {ndim} axes is written by tensor.store_tile, and has no layout"

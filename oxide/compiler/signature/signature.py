@@ -38,6 +38,8 @@ SLICES: dict[Any, tuple[Kind, int]] = {each: (kind, 1) for each, kind in _ONE_AX
     if (several := getattr(slices, f"{each.__name__}{ndim}", None))
 }
 """The kind and the number of axes of each slice type."""
+ROWS = (0,)
+"""``Rows.shape``. Stands for the sides of a tile that is a row, of as many elements as the slice has columns."""
 _WIDEST = 16
 """The bytes of the longest vector that one thread loads or stores at once."""
 SAFE_FLOAT = 3.4e38
@@ -74,7 +76,7 @@ class Parameter:
     kind: Kind
     scalar: ScalarType
     tile: tuple[int, ...] = ()
-    """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
+    """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``, ``ROWS`` for ``Rows``."""
     lifted: Lifts | None = None
     """For a function, a tuple or a complex number, the scalars that are passed instead of it."""
     ndim: int = 1
@@ -435,6 +437,8 @@ def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str
     if kind == "scalar":
         return element
     layout = f", {'Tiles' if len(tile) == 1 else 'RowMajorTiles'}({', '.join(map(str, tile))})" if tile else ""
+    if tile == ROWS:
+        layout = ", Rows"
     return f"{_SHOWN[kind]}{ndim if ndim > 1 else ''}[{element}{layout}]"
 
 
@@ -445,7 +449,9 @@ def _element(scalar: str, components: int) -> str:
 
 def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
     """Returns the alignment of a tiled output: the greatest power of two that divides a tile row's bytes, up to 16. A
-    vector of 16 bytes is the longest that one thread loads or stores at once."""
+    vector of 16 bytes is the longest that one thread loads or stores at once. Whole rows have that of an element."""
+    if tile == ROWS:
+        return min(itemsize & -itemsize, 16)
     row = tile[-1] * itemsize
     return min(row & -row, _WIDEST)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
+from oxide.compiler.signature.signature import ROWS, SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
 from oxide.errors import ArgumentError, LaunchError
 from oxide.host import core
@@ -370,6 +370,9 @@ def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | 
     threads = threads_of(config)
     block = config.block
     by_places = len(shape) == slot.ndim in (2, 3) and len(tile) != 1
+    if tile == ROWS:
+        rows, columns = shape
+        return min(rows, threads[0]) * columns, f"LaunchConfig.for_num_elems({rows}, {block[0]})"
     if plan.axes == 1 or (width is None and not by_places):
         own = "" if plan.axes > 1 else f"LaunchConfig.for_num_elems({-(-size // slot.tile)}, {block[0]})"
         return min(size, math.prod(threads) * slot.tile), own

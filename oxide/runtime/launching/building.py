@@ -169,9 +169,11 @@ def _described(kernel: Kernel | TileKernel) -> dict[str, Any]:
             parameters.append({"name": name, "annotation": kind.name if isinstance(kind, ScalarType) else repr(kind)})
     else:
         _refuse(kernel)
-        for parameter in kernel.parameters:
+        for place, parameter in enumerate(kernel.parameters):
             untyped = isinstance(parameter, UntypedParameter)
             parameters.append({"name": parameter.name, "annotation": None if untyped else parameter.annotation})
+            if place >= kernel.by_position:
+                parameters[-1]["by_name"] = True
             variable: str | None = getattr(parameter, "variable", None)
             if variable is not None:
                 variables[variable] = [scalar.name for scalar in getattr(parameter, "choices", ())]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.compiler.kernel.specialization import NotTyped, Specialization
-from oxide.compiler.signature.signature import NumbaParameter, Parameter
+from oxide.compiler.signature.signature import ROWS, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import arrays_in
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
@@ -208,6 +208,8 @@ class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
         assert isinstance(output, Parameter)
         tile, shape = output.tile, output.elements(shape)
         by_places = self._plan.axes > 1 and len(shape) == output.ndim in (2, 3) and len(tile) != 1
+        if tile == ROWS and block[1] == block[2] == 1:
+            return _whole_clusters(LaunchConfig.for_num_elems(-(-shape[0] // items[0]), block[0]), described.cluster)
         if len(tile) < 2 and block[1] == block[2] == 1 and not by_places:
             each = items[0] * (tile[0] if tile else 1)
             found = LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from oxide.compiler.cache.built import BuiltKernel, provide, read_manifest
 from oxide.compiler.kernel.kernel import Kernel
 from oxide.language import arrays, slices
 from oxide.language.types import SCALARS
+from oxide.language.vectors import VECTORS
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
@@ -91,6 +92,9 @@ def _names(variables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return names
 
 
+_VECTORS: Final = {made_of.__name__: made_of for made_of in VECTORS.values()}
+
+
 @cache
 def _names_of_types() -> dict[str, Any]:
     from oxide.language import tile, tiles
@@ -99,7 +103,7 @@ def _names_of_types() -> dict[str, Any]:
     names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
     for module in (arrays, slices, tiles):
         names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS
+    return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS | _VECTORS
 
 
 def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:
@@ -121,7 +125,9 @@ def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:
     if not all(each.isidentifier() for each in (name, *parameters)):
         raise TypeError(f"{name}({', '.join(parameters)}) is no declaration")
     lines = "\n" * (declared["line"] - 1)
-    source = compile(f"{lines}def {name}({', '.join(parameters)}): ...", declared["file"], "exec")
+    by_name = [parameter["name"] for parameter in declared["parameters"] if parameter.get("by_name")]
+    written = [each for each in parameters if each not in by_name] + ["*", *by_name] * bool(by_name)
+    source = compile(f"{lines}def {name}({', '.join(written)}): ...", declared["file"], "exec")
     names = _names(declared["type_variables"]) | {"__name__": declared["module"]}
     exec(source, names)
     function = cast("Any", names[name])
@@ -130,7 +136,7 @@ def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:
     function.__annotations__ = {
         each["name"]: each["annotation"] for each in declared["parameters"] if each["annotation"] is not None
     }
-    function.__defaults__ = tuple(
-        evaluated(each["default"], {}) for each in declared["parameters"] if "default" in each
-    )
+    defaults = {each["name"]: evaluated(each["default"], {}) for each in declared["parameters"] if "default" in each}
+    function.__defaults__ = tuple(value for each, value in defaults.items() if each not in by_name)
+    function.__kwdefaults__ = {each: value for each, value in defaults.items() if each in by_name}
     return cast("Callable[..., Any]", function)

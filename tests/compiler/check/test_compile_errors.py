@@ -273,7 +273,7 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
         x = a[1:3]  # type: ignore[index]  # here
 
     def with_in(a: Slice[f32]) -> None:
-        x = 3 in (1, 2)  # here
+        x = 3 in a  # type: ignore[operator]  # here
 
     def with_iteration(a: Slice[f32]) -> None:
         for x in len(a):  # type: ignore[attr-defined]  # here
@@ -283,7 +283,7 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
         return 3  # here
 
     def with_annotated_local(a: Slice[f32]) -> None:
-        x: f32 = 0.0  # here
+        x: float = 0.0  # here
 
     def with_match(a: Slice[f32]) -> None:
         match len(a):  # here
@@ -313,10 +313,10 @@ def unsupported() -> list[tuple[Callable[..., Any], str]]:
         (with_global, "global is not supported"),
         (with_delete, "del is not supported"),
         (with_slice, r"a\[i:j\] is not supported"),
-        (with_in, "in is not supported"),
+        (with_in, "in takes a tuple in kernels, as in n in .1, 2.: write a loop that compares"),
         (with_iteration, r"goes over range\(\.\.\.\)"),
         (with_result, "a kernel returns nothing"),
-        (with_annotated_local, r"write x = f32\(...\)"),
+        (with_annotated_local, "x: float is no scalar type of kernels: write one, as in x: f32"),
         (with_match, "match in a kernel compares with constants, as in case 1 | 2, case name and case _"),
         (with_matmul, "@ is not supported"),
         (with_zero_step, "step of range.* must not be 0"),

@@ -36,11 +36,11 @@ class Pair(NamedTuple):
 class Weights:
     """A class that holds numbers, which kernels do not look into."""
 
-    W = (1.0, 2.0)
+    W = (1.0,) * 65
 
 
 MODULE = types.ModuleType("weights")
-vars(MODULE)["W"] = (1.0, 2.0)
+vars(MODULE)["W"] = (1.0,) * 65
 
 
 def defined(text: str) -> Any:
@@ -70,7 +70,7 @@ CURES = [
     ("", "v: float = x[0]\ne.value = v", "v: f32, or leave the annotation out", "", "v = x[0]\ne.value = v", 1),
     ("", "e.value: f32 = x[0]", "write e.value = f32(x[0])", "", "e.value = f32(x[0])", 1),
     ("", "v: f32\ne.value = v", "v is read here before it", "", "v: f32\nv = x[0]\ne.value = v", 1),
-    ("W = 1.0, 2.0", LOOP, "write W = np.array(W, np.float32), and", "W = np.array((1.0, 2.0), np.float32)", LOOP, 3),
+    ("W = (1.0,) * 65", LOOP, "write W = np.array(W, np.float32), and", "W = np.ones(65, np.float32)", LOOP, 65),
     ("W = [1, 2]", LOOP, "write W = np.array(W), and loop over it", "W = np.array([1, 2])", LOOP, 3),
     ("W = [True, False]", LOOP, "write W = np.array(W), and loop", "W = np.array([True, False])", LOOP, 1),
     ("W = 1.0, 2.0", "e.value = W[1]", "W = np.array(W, np.float32), which", "W = np.array((1.0, 2.0), np.float32)",
@@ -78,20 +78,20 @@ CURES = [
     ("W = 1, 2", "e.value = W[i.get()]", "W = np.array(W), which", "W = np.array((1, 2))", "e.value = W[0]", 1),
     ("W = 1, 2", "for n in range(len(W)):\n    e.value += W[n]", "W = np.array(W), which", "W = np.array((1, 2))",
      "for n in range(len(W)):\n    e.value += W[n]", 3),
-    ("W = 1, 2", "for n, w in enumerate(W):\n    e.value += w", "W = np.array(W), which", "W = np.array((1, 2))",
-     "for n, w in enumerate(W):\n    e.value += w", 3),
+    ("W = (1,) * 65", "for n, w in enumerate(W):\n    e.value += w", "W = np.array(W), which", "W = np.ones(65, int)",
+     "for n, w in enumerate(W):\n    e.value += w", 65),
     ("W = (1, 2), (3, 4)", LOOP, "write W = np.array(W), and loop", "W = np.array(((1, 2), (3, 4)))",
      "for n in range(len(W)):\n    e.value += W[n, 0]", 4),
     ("W = np.ones((2, 2), np.float32)", LOOP, "over rows, write: for i in range(len(W)), and W[i, j]",
      "W = np.ones((2, 2), np.float32)", "for n in range(len(W)):\n    e.value += W[n, 1]", 2),
     ("", "for w in mod.W:\n    e.value += w", "write W = np.array(mod.W, np.float32), and loop over it",
-     "W = np.array(mod.W, np.float32)", LOOP, 3),
+     "W = np.array(mod.W, np.float32)", LOOP, 65),
     ("", "for w in C.W:\n    e.value += w", "kernel, as in W = np.array(C.W, np.float32)",
-     "W = np.array(C.W, np.float32)", LOOP, 3),
+     "W = np.array(C.W, np.float32)", LOOP, 65),
     ("W = 1, 2, 3", "for w in W[1:]:\n    e.value += w", "write numbers = np.array(W[1:]), and loop over it",
      "W = 1, 2, 3; numbers = np.array(W[1:])", "for w in numbers:\n    e.value += w", 5),
-    ("", "for w in (1.0, 2.0):\n    e.value += w", "write numbers = np.array([1.0, 2.0], np.float32), and loop",
-     "numbers = np.array([1.0, 2.0], np.float32)", "for w in numbers:\n    e.value += w", 3),
+    ("", f"for w in ({'1.0, ' * 65}):\n    e.value += w", "outside the kernel write numbers = np.array([1.0, 1.0",
+     "numbers = np.ones(65, np.float32)", "for w in numbers:\n    e.value += w", 65),
     ("", "for w in (x[0], 2.0):\n    e.value += w", "or store them in a LocalArray, and loop over it",
      "", "a = LocalArray(2, f32)\na[0] = x[0]\na[1] = 2.0\nfor w in a:\n    e.value += w", 3),
     ("R = range(3)", "for w in R:\n    e.value += w", "write range(0, 3) in the kernel", "",
@@ -168,7 +168,7 @@ def test_methods_of_arrays_are_answered_as_numpys_functions_are() -> None:
     with pytest.raises(CompileError, match=r"x\.astype is not supported in kernels: .* as in f32\(x\[i\]\)"):
         run("", "e.value = x.astype(np.float32)[0]")
     with pytest.raises(CompileError, match=r"np\.float32 is NumPy's: in a kernel the type is f32"):
-        run("", "e.value = np.float32(x[0])")
+        run("", "e.value = LocalArray(2, np.float32)[0]")
 
 
 TILE = """

@@ -73,7 +73,7 @@ def named_width(a: Slice2[f32], out: DisjointSlice2[f32]) -> None:
 
 
 def over_a_tuple(n: i32) -> None:
-    for _each in (4, 5, 6):
+    for _each in (n, 5, 6):
         pass
 
 
@@ -109,7 +109,7 @@ LOOPS = "a for loop in a kernel goes over range(...), a Slice, a view, enumerate
         (a_column, "a[:, 3] is not supported in kernels: a.col(3) is a view of the column"),
         (a_part, "a.tile(row, col, rows, cols) is a view of a part"),
         (named_width, "a constant, or out.shape[1] written in the call"),
-        (over_a_tuple, f"{LOOPS}, not over a tuple; outside the kernel write numbers = np.array([4, 5, 6])"),
+        (over_a_tuple, f"{LOOPS}, not over a tuple; write the body of the loop for each, or store them in a Local"),
         (over_rows, f"{LOOPS}; over rows, write: for i in range(a.shape[0]), and a[i, j]"),
         (untyped, f"{LOOPS}, not over a (Slice[f32]); write: for i in range(len(values)), and values[i]"),
     ],

@@ -79,6 +79,7 @@ def test_the_other_rules_are_type_errors_too(tmp_path: Path, cache: Path) -> Non
 
 
 PLACES = """
+from oxide import Rows
 from oxide import DisjointSlice2, DisjointSlice3, f32, i64, kernel, thread, u32
 
 @kernel
@@ -89,13 +90,21 @@ def places(n: u32, y: DisjointSlice2[f32], z: DisjointSlice3[f32]) -> None:
         element.value = other.value + f32(index.row + index.column)
     y.get_mut(thread.index_2d(n))
     index.row = 3
+
+@kernel
+def rows(y: DisjointSlice2[f32, Rows]) -> None:
+    row = y.get_mut(thread.index_1d())
+    if row is not None:
+        row[0] = row[1] + len(row)
+        row[0, 1] = 1.0
+    row[0] = 1.0
 """
 
 
 def test_only_an_index_with_a_width_may_be_none(tmp_path: Path, cache: Path) -> None:
     checked = run_mypy(tmp_path, cache, PLACES)
     wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
-    assert wrong == {10, 11}, checked.stdout
+    assert wrong == {11, 12, 19, 20}, checked.stdout
     assert '"ThreadIndex | None"; expected "ThreadIndex"' in checked.stdout
 
 

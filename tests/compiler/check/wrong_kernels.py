@@ -381,7 +381,7 @@ def adds_by_cuda_atomic_to_an_output() -> Any:
 
 def looks_into_a_class() -> Any:
     class Shape:
-        rows = 4
+        rows = np.int32(4)
 
     @kernel
     def fill(y: DisjointSlice[f32]) -> None:

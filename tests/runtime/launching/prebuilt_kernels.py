@@ -8,9 +8,11 @@ from oxide import (
     AtomicSlice,
     DisjointSlice,
     DisjointSlice2,
+    Rows,
     Slice,
     Slice2,
     Tiles,
+    Vec3,
     c64,
     f32,
     f64,
@@ -54,6 +56,30 @@ def by_fours(out: DisjointSlice[f32, Tiles(4)], x: Slice[f32]) -> None:
     if piece is not None:
         for k in range(4):
             piece[k] = 2.0 * x[4 * i.get() + k]
+
+
+def leaky(x: f32) -> f32:
+    return x if x > 0 else x * 0.5
+
+
+@kernel(block=64)
+def in_rows(out: DisjointSlice2[f32, Rows], *, scale: f32 = 2.0, shift: f32) -> None:
+    row = out.get_mut(thread.index_1d())
+
+    def moved(x: f32) -> f32:
+        return leaky(x) * scale + shift
+
+    if row is not None:
+        for j in range(len(row)):
+            row[j] = moved(row[j])
+
+
+@kernel(block=64)
+def shifted_points(out: DisjointSlice[Vec3[f32]], x: Slice[Vec3[f32]], a: f32) -> None:
+    i = thread.index_1d()
+    element = out.get_mut(i)
+    if element is not None:
+        element.value = x[i.get()] + a
 
 
 @kernel(block=(16, 16))

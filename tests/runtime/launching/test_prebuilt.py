@@ -36,7 +36,10 @@ from tests.runtime.launching import prebuilt_kernels as source
 ROOT = Path(__file__).parents[3]
 FILE = "tests/runtime/launching/prebuilt_kernels.py"
 KERNELS = [
-    *(f"{FILE}:{name}" for name in ("shifted", "by_fours", "transpose", "total", "rotated")),
+    *(
+        f"{FILE}:{name}"
+        for name in ("shifted", "by_fours", "in_rows", "transpose", "total", "rotated", "shifted_points")
+    ),
     *(f"{FILE}:scale", "T=f32", f"{FILE}:scale", "T=f64"),
     *(f"{FILE}:add", "x=Array[f32,1]", "y=Array[f32,1]", "out=Array[f32,1]"),
     *(f"{FILE}:softmax", "y=(4, 64)"),
@@ -57,7 +60,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("prebuilt") / "built"
     ran = build(*KERNELS, "--cpu", "--cc", "8.0", "--cc", "9.0", "-o", str(found))
     assert ran.returncode == 0, ran.stderr
-    assert "code of 9 kernels in 30 files" in " ".join(ran.stdout.split())
+    assert "code of 11 kernels in 36 files" in " ".join(ran.stdout.split())
     return found
 
 
@@ -82,6 +85,17 @@ def test_a_typed_kernel_has_its_block_its_default_and_its_results(kernels: Any) 
     assert kernels["shifted"].__doc__ == source.shifted.__doc__
 
 
+def test_arguments_are_given_by_name_and_a_thread_has_a_row(kernels: Any) -> None:
+    x = np.array([[1, -2], [4, -4]], np.float32)
+    results = kernels["in_rows"](h2d(x), shift=1.0).sync()
+    np.testing.assert_array_equal(d2h(results[0]).sync(), np.where(x > 0, x, x / 2) * 2 + 1)
+    assert results[1:] == (2.0, 1.0)
+    assert repr(kernels["in_rows"]) == repr(source.in_rows)
+    assert "*, scale: f32, shift: f32)" in repr(source.in_rows)
+    with pytest.raises(ArgumentError, match="takes 1 arguments by position, got 2: give scale by name"):
+        kernels["in_rows"](h2d(x), 1.0)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_arguments_choose_among_the_types_that_were_built(kernels: Any, dtype: Any) -> None:
     x = RANDOM.standard_normal(333).astype(dtype)
@@ -95,6 +109,9 @@ def test_an_untyped_kernel_a_layout_a_matrix_an_atomic_and_complex_numbers(kerne
     np.testing.assert_allclose(found, x.astype(np.float64) + x[::-1], rtol=1e-5, atol=1e-6)
     found = kernels["by_fours"](zeros(332), h2d(x[:332])).first().and_then(d2h).sync()
     np.testing.assert_array_equal(found, 2 * x[:332])
+    points = RANDOM.standard_normal((65, 3)).astype(np.float32)
+    found = kernels["shifted_points"](zeros((65, 3)), h2d(points), 0.5).first().and_then(d2h).sync()
+    np.testing.assert_array_equal(found, points + np.float32(0.5))
     matrix = RANDOM.standard_normal((37, 61))
     found = kernels["transpose"](zeros((61, 37), np.float64), h2d(matrix)).first().and_then(d2h).sync()
     np.testing.assert_array_equal(found, matrix.T)

@@ -15,7 +15,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core import errors
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
-from oxide.compiler.signature.signature import alignment_of
+from oxide.compiler.signature.signature import ROWS, alignment_of
 
 from .common import (
     attribute,
@@ -194,8 +194,8 @@ class TileRefType(types.Type):  # type: ignore[misc]
         self.tile = tile
         self.parameter = parameter
         self.partial = partial
-        kind = "TileRef" if len(tile) == 1 else "MatrixTileRef"
-        self.what = f"a {'remainder' if partial else 'tile'} of {parameter}"
+        kind = "RowRef" if tile == ROWS else "TileRef" if len(tile) == 1 else "MatrixTileRef"
+        self.what = f"a {'row' if tile == ROWS else 'remainder' if partial else 'tile'} of {parameter}"
         super().__init__(f"{kind}[{display(dtype)}] {self.what}, {tile}")
 
 
@@ -218,6 +218,12 @@ class GetTile(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         output = self.this
         if not takes_thread_index(f"{output.parameter}.{self.name}", args, kws):
+            return None
+        if output.tile == ROWS and (self.partial or axes_of(args[0]) > 1):
+            problem = "are whole and have no remainder"
+            if not self.partial:
+                problem = "each belong to one thread: take its ThreadIndex from thread.index_1d()"
+            note(f"{output.parameter} is a {output.shown}, whose rows {problem}")
             return None
         places = isinstance(args[0], PlaceIndexType)
         if len(output.tile) == 1 and places:
@@ -264,7 +270,7 @@ def _of_flat(lower: Any) -> Any:
 
     def lower_flat_one(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind, index_type = sig.args
-        if kind.ndim == 1:
+        if kind.ndim == 1 or kind.tile == ROWS:
             return lower(context, builder, sig, args)
         index = args[1]
         if isinstance(index_type, GridIndexType | PlaceIndexType) and kind.ndim == 2:
@@ -288,7 +294,12 @@ def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)
     _assume_aligned(context, builder, kind, whole.data)
-    if len(kind.tile) == 1:
+    if kind.tile == ROWS:
+        tile.index = index_number(context, builder, sig.args[1], args[1])
+        tile.limit, tile.width = cgutils.unpack_tuple(builder, whole.shape)
+        tile.site = ir.Constant(ir.IntType(32), 0)  # not used: see ``_row_in_bounds``
+        first = builder.mul(tile.index, tile.width)  # it does not wrap for a row that is there
+    elif len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
         tile.index = index_number(context, builder, sig.args[1], args[1])
         tile.limit = builder.udiv(whole.length, size)
@@ -393,7 +404,10 @@ def check_position(kind: Any, position: Any) -> None:
     """Refuses a constant position outside of the tile. ``position`` is a number, or a tuple with a number for each
     axis."""
     parts = position if isinstance(position, tuple) else (position,)
-    if len(parts) != len(kind.tile):
+    if kind.tile == ROWS and isinstance(position, int) and position < 0:
+        note(f"the index {position} of {kind.what} does not count from the end in a kernel: write len(…) - {-position}")
+        raise errors.TypingError("position outside the row")
+    if len(parts) != len(kind.tile) or kind.tile == ROWS:
         return  # ``_is_position`` refuses the position
     for part, side in zip(parts, kind.tile, strict=True):
         if isinstance(part, int) and not 0 <= part < side:
@@ -413,6 +427,8 @@ def _locate(
     the offset of the element at the position. If the first is false, the emitted code records a fault."""
     tile = proxy(context, builder, kind, value)
     numbers = index_parts(builder, position_type, position)
+    if kind.tile == ROWS:
+        return _row_in_bounds(builder, kind, tile, numbers[0], axes=2), tile.data, numbers[0]
     whole = ir.Constant(ir.IntType(1), 1) if kind.partial else in_bounds(builder, tile.index, tile.limit, tile.site)
     axes = list(zip(numbers, _sides(kind, tile), strict=True))
     inside = builder.and_(whole, axes_in_bounds(builder, axes, axis_sites(builder, kind.what, len(axes))))
@@ -424,9 +440,18 @@ readable(TileRefType, _is_position, _locate)
 writable(TileRefType, _is_position, _locate)
 
 
+def _row_in_bounds(builder: Any, kind: Any, tile: Any, position: Any, *, axes: int) -> Any:
+    """Returns whether a row is there and, for two axes, whether a position is inside it. If not, the emitted code
+    records a fault with the row and the position as the indices of the output."""
+    places = [(tile.index, tile.limit), (position, tile.width)]
+    return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, 2)[:axes])
+
+
 def _sides(kind: Any, tile: Any) -> list[Any]:
     if kind.partial:
         return [tile.cols] if len(kind.tile) == 1 else [tile.rows, tile.cols]
+    if kind.tile == ROWS:
+        return [tile.width]
     return [ir.Constant(_WORD, side) for side in kind.tile]
 
 
@@ -463,5 +488,7 @@ def _report_none(builder: Any, kind: Any, tile: Any) -> None:
     check where the program has tested the tile."""
     if kind.partial:
         in_bounds(builder, _ZERO, tile.cols, tile.site)
+    elif kind.tile == ROWS:
+        _row_in_bounds(builder, kind, tile, _ZERO, axes=1)
     else:
         in_bounds(builder, tile.index, tile.limit, tile.site)

@@ -79,11 +79,13 @@ def vector_signature(context: Any, function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of an operation on vectors. Returns None if no operand is a vector. Raises ``TypingError``
     for an operation that vectors do not have."""
     vectors = [kind for kind in args if isinstance(kind, ComponentsType)]
+    if not vectors:
+        return None
     key = operation_of(function)
-    if not vectors or (key not in _OPERATORS and key not in _EQUALITIES):
-        if vectors and key in (bool, operator.truth, operator.not_):
+    if key not in _OPERATORS and key not in _EQUALITIES:
+        if key in (bool, operator.truth, operator.not_):
             raise refused(f"a {display(vectors[0])} is neither true nor false: write any() or all() of a comparison")
-        if vectors and isinstance(function, types.NumberClass):
+        if isinstance(function, types.NumberClass):
             raise refused(f"{display(function.instance_type)}(…) takes one number, not a {display(vectors[0])}")
         return None
     shown = " and ".join(map(display, args))
