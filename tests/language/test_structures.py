@@ -268,12 +268,12 @@ def transposed(a: Slice2[Record], c: DisjointSlice2[Record]) -> None:
 
 
 @kernel(block=8)
-def in_tiles(a: Slice[Record], c: DisjointSlice[Record, Tiles(4)]) -> None:
+def in_tiles(a: Slice[Record], c: DisjointSlice[Record, Tiles(4)]) -> None:  # type: ignore[valid-type]
     index = thread.index_1d()
     tile = c.get_mut(index)
     if tile is not None:
         for i in range(4):
-            tile[i] = a[index.get() * 4 + i]._replace(group=9)
+            tile[i] = a[index.get() * 4 + i]._replace(group=9)  # type: ignore[index]
 
 
 @kernel(block=8)
@@ -378,8 +378,8 @@ def test_one_field_is_one_store_and_only_used_fields_are_loaded() -> None:
     assert len(loads) == 1
     assert ".v4." in loads[0]
     loads, stores = accesses(whole)
-    assert len(loads) <= 3
-    assert len(stores) <= 3
+    assert len(loads) == 3  # of 8 bytes each
+    assert stores == ["st.global.v2.b32", "st.global.v2.b32", "st.global.b32", "st.global.b8"]
 
 
 # Records filtered and reduced, and bodies that attract each other
@@ -466,13 +466,13 @@ def too_few(c: DisjointSlice[Particle]) -> None:
 def unknown_keyword(c: DisjointSlice[Particle]) -> None:
     c_elem = c.get_mut(thread.index_1d())
     if c_elem is not None:
-        c_elem.value = c_elem.value._replace(weight=1.0)
+        c_elem.value = c_elem.value._replace(weight=1.0)  # type: ignore[call-arg]
 
 
 def wrong_value(c: DisjointSlice[Particle]) -> None:
     c_elem = c.get_mut(thread.index_1d())
     if c_elem is not None:
-        c_elem.value = c_elem.value._replace(position=1.0)
+        c_elem.value = c_elem.value._replace(position=1.0)  # type: ignore[arg-type]
 
 
 def narrower(c: DisjointSlice[Record], amount: f64) -> None:
@@ -497,7 +497,7 @@ def read_only(a: Slice[Particle]) -> None:
     a[0] = SCALE  # type: ignore[index]
 
 
-def atomic(a: AtomicSlice[Particle]) -> None:  # type: ignore[type-var]
+def atomic(a: AtomicSlice[Particle]) -> None:
     pass
 
 
@@ -524,8 +524,8 @@ def of_python(a: DisjointSlice[i32]) -> None:
 def two_structures(a: Slice[Particle], c: DisjointSlice[f32]) -> None:
     c_elem = c.get_mut(thread.index_1d())
     if c_elem is not None:
-        one = a[0] + a[1]  # type: ignore[operator]
-        c_elem.value = one.mass
+        one = a[0] + a[1]
+        c_elem.value = one.mass  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -553,13 +553,13 @@ def test_what_kernels_cannot_say_of_structures_is_a_compile_error(function: Call
 
 
 def _packed() -> Any:
-    return np.zeros(5, np.dtype([(name, kind) for name, (kind, _) in oxide.dtype_of(Record).fields.items()]))  # type: ignore[union-attr]
+    whole = oxide.dtype_of(Record)
+    return np.zeros(5, np.dtype([(name, whole[name]) for name in Record._fields]))
 
 
 def _in_another_order() -> Any:
-    fields = oxide.dtype_of(Record).fields
-    assert fields is not None
-    return np.zeros(5, np.dtype([(name, fields[name][0]) for name in ("amount", "key", "group")], align=True))
+    whole = oxide.dtype_of(Record)
+    return np.zeros(5, np.dtype([(name, whole[name]) for name in ("amount", "key", "group")], align=True))
 
 
 @kernel(block=32)

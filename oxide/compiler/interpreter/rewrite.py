@@ -487,8 +487,8 @@ class _Rewriter(BlockTransformer):
                 called = _with_captures(called)
             new: ast.expr = self._call(called, callee.original.__name__, arguments, node)
         elif isinstance(callee, StructureType):
-            made = replaced(callee) if call.is_method else constructed(callee)
-            new = self._call(made, callee.name, arguments, node, ("structure", callee, call.is_method))
+            maker = replaced(callee) if call.is_method else constructed(callee)
+            new = self._call(maker, callee.name, arguments, node, ("structure", callee, call.is_method))
         elif isinstance(callee, str) and callee:
             new = self._call(CONVERT[callee], f"as_{callee}", arguments, node, ("convert", callee))
         elif callee is None:
