@@ -40,7 +40,7 @@ def bias_gelu_residual(
     columns = y.tile_shape[1]
     v = tile.load_like(x, y).astype(f32) + bias.load(y.index[1], columns).astype(f32)
     activated = 0.5 * v * (1 + tile.erf(v * 0.7071067811865476))
-    y.store((activated + tile.load_like(residual, y).astype(f32)).astype(bf16))
+    y.store(activated + tile.load_like(residual, y).astype(f32))
 
 
 def main() -> None:

@@ -42,19 +42,18 @@ Float32Array = NDArray[np.float32]
 @kernel(block=(16, 16))
 def softmax_gradient(scale: f32, scores: Slice2[f32], labels: Slice[i32], gradient: DisjointSlice2[f32]) -> None:
     """Computes ``gradient = scale * (softmax(scores) - one_hot(labels))``, row by row."""
-    index = thread.index_2d(gradient.shape[1])
-    if index is not None:
-        element = gradient.get_mut(index)
-        if element is not None:
-            row, column = thread.index_2d_row(), thread.index_2d_col()
-            largest = scores[row, 0]
-            for other in range(1, scores.shape[1]):
-                largest = max(largest, scores[row, other])
-            total = 0.0
-            for other in range(scores.shape[1]):
-                total += fast.exp(scores[row, other] - largest)
-            share = fast.exp(scores[row, column] - largest) / total
-            element.value = scale * (share - (1.0 if labels[row] == column else 0.0))
+    index = thread.index_2d()
+    element = gradient.get_mut(index)
+    if element is not None:
+        row, column = index.row, index.column
+        largest = scores[row, 0]
+        for other in range(1, scores.shape[1]):
+            largest = max(largest, scores[row, other])
+        total = 0.0
+        for other in range(scores.shape[1]):
+            total += fast.exp(scores[row, other] - largest)
+        share = fast.exp(scores[row, column] - largest) / total
+        element.value = scale * (share - (1.0 if labels[row] == column else 0.0))
 
 
 @kernel(block=256, requires=("len(hidden) == len(gradient)",))

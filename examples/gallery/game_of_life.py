@@ -14,18 +14,17 @@ from oxide import DisjointSlice2, Slice2, d2h, h2d, i32, kernel, thread, zeros
 
 @kernel(block=(16, 16))
 def generation(now: Slice2[i32], later: DisjointSlice2[i32]) -> None:
-    index = thread.index_2d(later.shape[1])
-    if index is not None:
-        cell = later.get_mut(index)
-        if cell is not None:
-            row, col = thread.index_2d_row(), thread.index_2d_col()
-            rows, cols = now.shape
-            neighbours = -now[row, col]
-            for i in range(-1, 2):
-                for j in range(-1, 2):
-                    neighbours += now[(row + i + rows) % rows, (col + j + cols) % cols]
-            alive = neighbours == 3 or (neighbours == 2 and now[row, col] == 1)
-            cell.value = 1 if alive else 0
+    index = thread.index_2d()
+    cell = later.get_mut(index)
+    if cell is not None:
+        row, col = index.row, index.column
+        rows, cols = now.shape
+        neighbours = -now[row, col]
+        for i in range(-1, 2):
+            for j in range(-1, 2):
+                neighbours += now[(row + i + rows) % rows, (col + j + cols) % cols]
+        alive = neighbours == 3 or (neighbours == 2 and now[row, col] == 1)
+        cell.value = 1 if alive else 0
 
 
 def play(world: Any, generations: int) -> Any:

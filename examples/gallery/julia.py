@@ -13,17 +13,16 @@ from oxide import DisjointSlice2, d2h, f32, kernel, thread, zeros
 
 @kernel(block=(16, 16))
 def paint(c_re: f32, c_im: f32, pixels: DisjointSlice2[f32]) -> None:
-    index = thread.index_2d(pixels.shape[1])
-    if index is not None:
-        pixel = pixels.get_mut(index)
-        if pixel is not None:
-            n = f32(pixels.shape[0])
-            x, y = 2 * (f32(thread.index_2d_col()) / n - 1), 2 * (f32(thread.index_2d_row()) / n - 0.5)
-            iterations = 0
-            while x * x + y * y < 400 and iterations < 50:
-                x, y = x * x - y * y + c_re, 2 * x * y + c_im
-                iterations += 1
-            pixel.value = 1 - 0.02 * iterations
+    index = thread.index_2d()
+    pixel = pixels.get_mut(index)
+    if pixel is not None:
+        n = f32(pixels.shape[0])
+        x, y = 2 * (index.column / n - 1), 2 * (index.row / n - 0.5)
+        iterations = 0
+        while x * x + y * y < 400 and iterations < 50:
+            x, y = x * x - y * y + c_re, 2 * x * y + c_im
+            iterations += 1
+        pixel.value = 1 - 0.02 * iterations
 
 
 def picture(n: int, t: float) -> Any:

@@ -28,11 +28,9 @@ def matmul(a: Slice2[f32], b: Slice2[f32], c: DisjointSlice2[f32]) -> None:
         for k in range(SIDE):
             total += tile_a[i, k] * tile_b[k, j]
         thread.sync_threads()
-    index = thread.index_2d(c.shape[1])
-    if index is not None:
-        element = c.get_mut(index)
-        if element is not None:
-            element.value = total
+    element = c.get_mut(thread.index_2d())
+    if element is not None:
+        element.value = total
 
 
 def product(a: Any, b: Any) -> Any:

@@ -1,7 +1,6 @@
 """Monte Carlo integration of any function: it is an argument of the kernel.
 
-A thread's random numbers are a hash (PCG's output function) of the seed and the thread's number, so there is no state
-to keep.
+A thread's random number follows from the seed and the thread's place, so there is no state to keep.
 
 Original: numba-cuda, docs, Monte Carlo integration (tests/doc_examples/test_montecarlo.py), 33 lines.
 """
@@ -12,24 +11,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from oxide import DisjointSlice, d2h, device, f32, kernel, thread, u32, zeros
+from oxide import DisjointSlice, d2h, f32, kernel, random, thread, u64, zeros
 from oxide_kernels import ops
 
 
-@device
-def uniform(seed: u32, i: u32) -> f32:
-    """Returns a number in [0, 1) with 24 random bits."""
-    state = (i * 0x9E3779B9 + seed) * 747796405 + 2891336453
-    word = ((state >> ((state >> 28) + 4)) ^ state) * 277803737
-    return f32(((word >> 22) ^ word) >> 8) * 2.0**-24
-
-
 @kernel(block=256)
-def evaluate(f: Callable[[f32], f32], seed: u32, low: f32, high: f32, values: DisjointSlice[f32]) -> None:
+def evaluate(f: Callable[[f32], f32], seed: u64, low: f32, high: f32, values: DisjointSlice[f32]) -> None:
     index = thread.index_1d()
     element = values.get_mut(index)
     if element is not None:
-        element.value = f(low + (high - low) * uniform(seed, index.get()))
+        element.value = f(low + (high - low) * random.uniform(seed, index.get()))
 
 
 def integral(f: Callable[[float], float], low: float, high: float, samples: int, seed: int = 42) -> float:

@@ -21,27 +21,25 @@ def clamped(height: Slice2[f32], row: i64, col: i64) -> f32:
 
 @kernel(block=(16, 16))
 def displace(x: f32, y: f32, radius: f32, depth: f32, before: DisjointSlice2[f32], now: DisjointSlice2[f32]) -> None:
-    index = thread.index_2d(now.shape[1])
-    if index is not None:
-        old, new = before.get_mut(index), now.get_mut(index)
-        dx, dy = f32(thread.index_2d_col()) - x, f32(thread.index_2d_row()) - y
-        if old is not None and new is not None and dx * dx + dy * dy < radius * radius:
-            old.value, new.value = depth, depth
+    index = thread.index_2d()
+    old, new = before.get_mut(index), now.get_mut(index)
+    dx, dy = index.column - x, index.row - y
+    if old is not None and new is not None and dx * dx + dy * dy < radius * radius:
+        old.value, new.value = depth, depth
 
 
 @kernel(block=(16, 16))
 def advance(speed: f32, damping: f32, cell: f32, dt: f32, now: Slice2[f32], later: DisjointSlice2[f32]) -> None:
     """Replaces the heights of the previous step, in ``later``, by the heights of the next step."""
-    index = thread.index_2d(later.shape[1])
-    if index is not None:
-        height = later.get_mut(index)
-        if height is not None:
-            i, j = thread.index_2d_row(), thread.index_2d_col()
-            h, last = now[i, j], height.value
-            across = clamped(now, i, j - 1) + clamped(now, i, j + 1) - 2 * h
-            down = clamped(now, i - 1, j) + clamped(now, i + 1, j) - 2 * h
-            laplacian = (across + down) / (cell * cell)
-            height.value = 2 * h - last + dt * dt * (speed * laplacian - damping * (h - last))
+    index = thread.index_2d()
+    height = later.get_mut(index)
+    if height is not None:
+        i, j = index.row, index.column
+        h, last = now[i, j], height.value
+        across = clamped(now, i, j - 1) + clamped(now, i, j + 1) - 2 * h
+        down = clamped(now, i - 1, j) + clamped(now, i + 1, j) - 2 * h
+        laplacian = (across + down) / (cell * cell)
+        height.value = 2 * h - last + dt * dt * (speed * laplacian - damping * (h - last))
 
 
 def simulate(rows: int, cols: int, steps: int, dt: float = 1 / 960, depth: float = -0.5, damping: float = 0.0) -> Any:

@@ -41,7 +41,7 @@ def attention(
         total = total * kept + tile.sum(weights, axis=1)
         acc = tile.mma(weights.astype(bf16), v.load((first + j, 0), (bn, width)), acc * kept[:, None])
         best = highest
-    out.store((acc / total[:, None]).astype(bf16))
+    out.store(acc / total[:, None])
 
 
 def apply(q: Any, k: Any, v: Any, *, rows: int = 128, bn: int = 64) -> DeviceOperation[Any]:

@@ -16,7 +16,7 @@ def matmul(c: tile.Partition2[bf16], a: tile.Tensor2[bf16], b: tile.Tensor2[bf16
     acc = tile.zeros((rows, columns), f32)
     for k in range(tile.cdiv(a.shape[1], bk)):
         acc = tile.mma(a.load((row, k), (rows, bk)), b.load((k, column), (bk, columns)), acc)
-    c.store(acc.astype(bf16))
+    c.store(acc)
 
 
 @tile.kernel

@@ -30,7 +30,7 @@ def assign(
     norms = tile.sum(all_centres * all_centres, axis=1)
     norms = tile.where(tile.arange(k) < centres.shape[0], norms, float("inf"))
     best = tile.argmin(norms - 2 * (some @ all_centres.T), 1)
-    nearest.store(best.astype(i32))
+    nearest.store(best)
     columns = tile.arange(width)[None, :]
     inside = there[:, None] & (columns < points.shape[1])
     tile.atomic_add(sums, (best[:, None], columns), some, mask=inside)

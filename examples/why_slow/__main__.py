@@ -72,7 +72,7 @@ def unit_rows(y: tile.Partition2[f32], x: tile.Tensor2[f32]) -> None:
 @tile.kernel
 def unit_rows_f16(y: tile.Partition2[f16], x: tile.Tensor2[f32]) -> None:
     v = tile.load_like(x, y)
-    y.store((v / tile.sqrt(tile.sum(v * v, axis=1, keepdims=True))).astype(f16))
+    y.store(v / tile.sqrt(tile.sum(v * v, axis=1, keepdims=True)))
 
 
 def first(batches: list[Array], use: Use) -> None:

@@ -23,7 +23,8 @@ import numpy as np
 
 from .types import OF_PYTHON, SCALARS, ScalarType, of_dtype
 
-_BOOL, _I64, _U64, _F32, _F64 = (SCALARS[name] for name in ("bool_", "i64", "u64", "f32", "f64"))
+_BOOL, _I64, _F64 = (OF_PYTHON[kind] for kind in (bool, int, float))
+_U64, _F32 = SCALARS["u64"], SCALARS["f32"]
 
 
 class Place(int):

@@ -124,7 +124,7 @@ def test_twice_the_statements_take_about_twice_the_steps(lines: Any, steps: Any)
 
 def lowered(each: Kernel) -> LoweredKernel:
     """The kernel as the front end leaves it."""
-    return lower(each.name, each.function, cast(tuple[Closed, ...], each.parameters), False, "oxide")
+    return lower(each.name, each.function, cast(tuple[Closed, ...], each.parameters), False)
 
 
 def calls_of_lowering(each: Kernel) -> int:

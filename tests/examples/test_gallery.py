@@ -31,6 +31,7 @@ from examples.gallery import (
     wave,
 )
 from oxide import d2h, h2d, zeros
+from oxide.compiler.primitives.random_numbers import philox
 
 FOLDER = Path(listing.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("__"))
@@ -74,21 +75,8 @@ def test_sum_reduction(n: int) -> None:
     assert sum_reduction.total(data) == data.sum()
 
 
-def uniform(seed: int, n: int) -> Any:
-    """The numbers of ``monte_carlo.uniform``, computed with integers of 64 bits."""
-    word = np.uint64(2**32 - 1)
-
-    def low(x: Any) -> Any:
-        return x & word
-
-    i = np.arange(n, dtype=np.uint64)
-    state = low(low(i * np.uint64(0x9E3779B9) + np.uint64(seed)) * np.uint64(747796405) + np.uint64(2891336453))
-    mixed = low(((state >> ((state >> np.uint64(28)) + np.uint64(4))) ^ state) * np.uint64(277803737))
-    return (((mixed >> np.uint64(22)) ^ mixed) >> np.uint64(8)) * 2.0**-24
-
-
 def test_monte_carlo() -> None:
-    samples = uniform(7, 10_001)
+    samples = np.array([philox((7, 0), (i, 0, 0, 0))[0] >> 8 for i in range(10_001)]) * 2.0**-24
     assert 0 <= samples.min() < 0.001
     assert 0.999 < samples.max() < 1
     assert abs(np.corrcoef(samples[:-1], samples[1:])[0, 1]) < 0.03

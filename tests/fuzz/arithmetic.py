@@ -1,14 +1,17 @@
-"""Numbers as kernels have them, in Python's own: the arithmetic of the reference interpreter.
+"""Numbers as kernels have them: the arithmetic of the reference interpreter.
 
 An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds, a bool a ``bool``.
-Each operation is computed exactly, or in a double where that is known to round to the same, and rounded once. Nothing
-here comes from oxide: the rules are those of ``docs/kernels.md``.
+Integers are computed by NumPy, behind the exceptions that kernels make: shifts and powers have the type of their left
+operand, a count may be anything, and a negative power is 0. Of floats, each operation is computed exactly, or in a
+double where that is known to round to the same, and rounded once. Nothing here comes from oxide: the rules are those of
+``docs/kernels.md``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -61,28 +64,47 @@ def u64(number: int) -> int:
     return number & 0xFFFFFFFFFFFFFFFF
 
 
-def quotient(a: int, b: int) -> int:
-    return a // b if b else 0
+def common(first: str, second: str) -> str | None:
+    """Returns NumPy's common type of two integer types; None for ``u64`` and a signed one, which kernels refuse."""
+    found = np.result_type(DTYPES[first], DTYPES[second])
+    return f"{found.kind}{8 * found.itemsize}" if found.kind in "iu" else None
 
 
-def remainder(a: int, b: int) -> int:
-    return a % b if b else 0
+def _of_numpy(operate: Callable[[Any, Any], Any]) -> Callable[[str, int, int], int]:
+    """An operation on two numbers of a type, which wraps in it."""
+
+    def operation(kind: str, a: int, b: int) -> int:
+        number = DTYPES[kind].type
+        return operate(number(a), number(b)).item()  # type: ignore[no-any-return]
+
+    return operation
 
 
-def shift_left(a: int, count: int) -> int:
-    """Shifts as if one bit at a time; a count below 0 is a large unsigned number."""
-    return a << count if 0 <= count < 64 else 0
+add, subtract, multiply_integers = map(_of_numpy, (operator.add, operator.sub, operator.mul))
+both, either, exclusive = map(_of_numpy, (operator.and_, operator.or_, operator.xor))
+quotient, remainder = map(_of_numpy, (operator.floordiv, operator.mod))
 
 
-def shift_right(a: int, count: int) -> int:
+def negative(kind: str, a: int) -> int:
+    return subtract(kind, 0, a)
+
+
+def power(kind: str, a: int, exponent: int) -> int:
+    """Returns a power that wraps in the type of its base."""
+    result = 1
+    while exponent > 0:
+        if exponent & 1:
+            result = multiply_integers(kind, result, a)
+        a, exponent = multiply_integers(kind, a, a), exponent >> 1
+    return result if exponent == 0 else 0
+
+
+def shift_left(kind: str, a: int, count: int) -> int:
+    return wrap(kind, a << count) if 0 <= count < 64 else 0
+
+
+def shift_right(kind: str, a: int, count: int) -> int:
     return a >> count if 0 <= count < 64 else (-1 if a < 0 else 0)
-
-
-def power(a: int, exponent: int) -> int:
-    """Returns an integer's power modulo 2**64; of a negative exponent the integer part, and 0 of the base 0."""
-    if exponent < 0:
-        return (1 if exponent % 2 == 0 else a) if a in (1, -1) else 0
-    return pow(a, exponent, 2**64)
 
 
 # Floats
@@ -146,6 +168,7 @@ def to_integer(kind: str, number: float) -> int:
 
 def convert(source: str, target: str, value: Any) -> Any:
     """Converts a number from one type to another."""
+    source, target = ("i64" if kind == "place" else kind for kind in (source, target))
     if source == target:
         return value
     if target == "bool":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic
-from .arithmetic import BITS, FLOATS, GREATEST, HALVES, INTEGERS, LEAST, SIGNED, WIDE_FLOATS
+from .arithmetic import BITS, FLOATS, GREATEST, HALVES, INTEGERS, LEAST, SIGNED, UNSIGNED, WIDE_FLOATS, common
 from .interpret import Launch
 from .tree import Array, Expr, Function, Parameter, Program, Stmt
 
@@ -56,7 +56,7 @@ def name(text: str, kind: str) -> Expr:
 
 
 def length(text: str) -> Expr:
-    return Expr("len", "i64", [], text)
+    return Expr("len", "place", [], text)
 
 
 def binary(kind: str, operator: str, a: Expr, b: Expr) -> Expr:
@@ -67,29 +67,66 @@ def call(kind: str, function: str, *args: Expr) -> Expr:
     return Expr("call", kind, list(args), function)
 
 
-def sum_type(a: str, b: str) -> str:
-    """The type of a sum, a difference or a product."""
-    if a in INTEGERS and b in INTEGERS:
-        return "i64" if a in SIGNED or b in SIGNED else "u64"
-    floats = [each for each in (a, b) if each in FLOATS]
-    if len(floats) == 1:
-        return floats[0]
-    if "f64" in floats:
-        return "f64"
-    return a if a == b else "f32"
+def fits(number: int, kind: str) -> bool:
+    return LEAST[kind] <= number <= GREATEST[kind]
+
+
+def is_storable(kind: str, target: str) -> bool:
+    """Whether an integer of a type is converted to another without a word, as NumPy's ``same_kind`` allows."""
+    return not (kind in SIGNED and target in UNSIGNED)
 
 
 def total(operator: str, a: Expr, b: Expr) -> Expr:
-    return binary(sum_type(a.type, b.type), operator, a, b)
+    """A sum, difference or product of typed integers, places and literals, for an index."""
+    if a.op == b.op == "literal":
+        return literal({"+": a.value + b.value, "-": a.value - b.value, "*": a.value * b.value}[operator])
+    for one, other in ((a, b), (b, a)):
+        if one.op == "literal":
+            kind = other.type
+            if kind != "place" and not fits(one.value, kind):
+                a, b = (e if e is one else convert(e, "i64") for e in (a, b))
+                kind = "i64"
+            return binary(kind, operator, a, b)
+    if a.type == b.type == "place":
+        return binary("place", operator, a, b)
+    kind = common(*("i64" if each.type == "place" else each.type for each in (a, b)))
+    if kind is None:
+        a, b, kind = convert(a, "i64"), convert(b, "i64"), "i64"
+    return binary(kind, operator, a, b)
+
+
+def chain_begins(e: Expr) -> Expr:
+    """An index in which a written conversion ends the chain of each variable, so that the reference need not know what
+    was assigned to it."""
+    goes_on = (
+        (e.op == "binary" and e.value in ("+", "-", "*"))
+        or (e.op == "unary" and e.value in ("-", "+"))
+        or (e.op == "call" and e.value in ("min", "max"))
+    )
+    if goes_on:
+        return Expr(e.op, e.type, [chain_begins(each) for each in e.args], e.value)
+    if e.op == "binary" and e.value == "<<":
+        return Expr(e.op, e.type, [chain_begins(e.args[0]), e.args[1]], e.value)
+    if e.op == "ternary":
+        return Expr(e.op, e.type, [e.args[0], *map(chain_begins, e.args[1:])])
+    if e.op == "name" and e.type in INTEGERS and str(e.value)[0] not in "np":
+        return Expr("convert", e.type, [e])
+    return e
+
+
+_OPERANDS = {
+    kind: [(a, b) for a in INTEGERS for b in INTEGERS if common(a, b) == kind] + [(kind, "literal"), (kind, "bool")]
+    for kind in INTEGERS
+}
+"""The pairs of operands whose common type is each integer type."""
+_OPERANDS["i64"] += [("place", kind) for kind in (*SIGNED, "u8", "u16", "u32", "i64", "i64")]
 
 
 def range_type(bounds: list[Expr]) -> str:
-    """The type of a loop's counter."""
+    """The type in which a loop counts."""
     kinds = {each.type for each in bounds if each.op != "literal"}
     constants = [each.value for each in bounds if each.op == "literal"]
-    if not kinds & set(SIGNED) and ("u64" in kinds or not constants) and min(constants, default=0) >= 0 and kinds:
-        return "u64"
-    return "i64" if constants or kinds & {"i64", "u32", "u64"} else "i32"
+    return "u64" if "u64" in kinds and kinds <= {*UNSIGNED} and min(constants, default=0) >= 0 else "i64"
 
 
 class Generator:
@@ -177,7 +214,7 @@ class Generator:
     def constant(self, kind: str) -> Expr:
         value = self.number(kind)
         if kind == "bool":
-            return Expr("compare", "bool", [self.leaf("i64"), literal(self.rng.randint(-3, 3))], self.pick(_COMPARES))
+            return Expr("compare", "bool", [self.place(1), literal(self.rng.randint(-3, 3))], self.pick(_COMPARES))
         if kind in FLOATS:
             if value != value or value in (float("inf"), float("-inf")):
                 special = Expr("special", "f64", [], "nan" if value != value else "inf")
@@ -191,8 +228,26 @@ class Generator:
 
     # Expressions
 
+    def place(self, depth: int) -> Expr:
+        """An index of a thread, a length, a loop's counter, or arithmetic of them and literals."""
+        if depth > 0 and self.chance(0.5):
+            operator = self.pick(("+", "-", "*", "//", "%", "&", "<<", "min"))
+            a = self.place(depth - 1)
+            b = self.place(depth - 1) if operator != "<<" and self.chance(0.3) else literal(self.rng.randint(0, 9))
+            if operator == "min":
+                return call("place", self.pick(("min", "max")), a, b)
+            return binary("place", operator, a, b)
+        options = [lambda n=n: name(n, "place") for n, k in self.variables.items() if k == "place"]
+        if self.lengths() and not self.in_function:
+            options.append(lambda: length(self.pick(self.lengths())))
+        if not self.pure:
+            options.append(lambda: Expr("thread", "place", [], self.pick(self.coordinates())))
+        return self.pick(options)()  # type: ignore[no-any-return]
+
     def leaf(self, kind: str) -> Expr:
         """A variable, a parameter or an element of a type, else a constant."""
+        if kind == "place":
+            return self.place(0)
         options: list[Callable[[], Expr]] = []
         options += [lambda n=n: name(n, kind) for n, k in self.variables.items() if k == kind] * 2
         options += [lambda n=n: name(n, kind) for n in self.loops if self.variables.get(n) == kind]
@@ -216,7 +271,9 @@ class Generator:
                 if parameter.kind == "shaped" and parameter.type == kind and not self.pure:
                     options += [lambda p=parameter: self.read_shaped(p)] * 2
                 if parameter.kind == "shaped" and kind == "i64" and self.chance(0.3):
-                    options.append(lambda p=parameter: self.extent(p, self.rng.randrange(1 + len(p.inner))))
+                    options.append(
+                        lambda p=parameter: convert(self.extent(p, self.rng.randrange(1 + len(p.inner))), "i64")
+                    )
             if not self.pure:
                 options += [lambda n=n: Expr("ref", kind, [], n) for n, k in self.refs.items() if k == kind]
                 for array in [*self.elements, *(each for each in self.program.arrays if each.kind == "constant")]:
@@ -226,16 +283,13 @@ class Generator:
                 for view, k in self.views.items():
                     if k == kind:
                         options.append(lambda v=view: Expr("view", kind, [self.index(length(v))], v))
-            if kind == "i64" and self.chance(0.3):
-                if self.lengths() and not self.in_function:
-                    options.append(lambda: length(self.pick(self.lengths())))
-                if not self.pure:
-                    options.append(lambda: Expr("thread", "i64", [], self.pick(self.coordinates())))
+        if kind in INTEGERS and self.chance(0.15):
+            options.append(lambda: convert(self.place(1), kind))
         if not options and kind != "bool" and self.chance(0.7):
             known = [name(each, k) for each, k in self.variables.items() if k != "bool"]
             if known:
                 return convert(self.pick(known), kind)
-        if not options or self.chance(0.12):
+        if not options or self.chance(0.2):
             return self.constant(kind)
         return self.pick(options)()  # type: ignore[no-any-return]
 
@@ -254,7 +308,7 @@ class Generator:
         return Expr("read", parameter.type, [index], parameter.name)
 
     def extent(self, parameter: Parameter, axis: int) -> Expr:
-        return Expr("extent", "i64", [], (parameter.name, axis))
+        return Expr("extent", "place", [], (parameter.name, axis))
 
     def read_shaped(self, parameter: Parameter) -> Expr:
         indices = [self.index(self.extent(parameter, axis)) for axis in range(1 + len(parameter.inner))]
@@ -271,12 +325,15 @@ class Generator:
             elif self.chance(0.96) or (tile and self.pure):
                 found.append(self.index(literal(side)))
             else:
-                found.append(self.typed("i64", 1))
+                found.append(chain_begins(self.typed("i64", 1)))
             if tile and found[-1].op == "literal":
                 found[-1] = literal(self.rng.randrange(side))  # any other is refused
         return found
 
     def index(self, limit: Expr) -> Expr:
+        return chain_begins(self.any_index(limit))
+
+    def any_index(self, limit: Expr) -> Expr:
         """An index into so many elements: inside by a remainder, or a loop's counter and what is like one, or any."""
         if self.loops and self.chance(0.5):
             loop = self.pick(self.loops)
@@ -292,22 +349,46 @@ class Generator:
             )()  # type: ignore[no-any-return]
         indices = [each for each in ("i", "row", "col") if each in self.variables]
         if indices and self.chance(0.4):
-            own = name(self.pick(indices), "i64")
-            return own if self.chance(0.8) else binary("i64", "+", own, literal(self.rng.choice((-1, 1, 2))))
-        if self.chance(0.9):
-            kind = self.pick(("i64", "i64", "i32", "u32", "u8", "u64"))
-            value = self.expr(kind, 1)
+            own = name(self.pick(indices), "place")
+            return own if self.chance(0.94) else binary("place", "+", own, literal(self.rng.choice((-1, 1, 2))))
+        if self.chance(0.06):
+            return self.narrow_chain()
+        if self.chance(0.96):
+            kind = self.pick(("place", "i64", "i32", "u32", "u8", "u64"))
+            value = self.place(2) if kind == "place" else self.expr(kind, 1)
             if value.op == "literal":
                 value = convert(value, kind) if value.type != kind else constant(kind, value.value)
             return self.remainder(value, limit)
-        value = self.expr(self.pick(("i64", "i32", "u32", "u64", "i16")), 1)
+        value = self.expr(self.pick(("i64", "i32", "u32", "u64", "i16", "u8")), self.rng.randint(1, 2))
         # A negative literal is refused, as Python's index from the end.
         return constant(value.type, value.value) if value.op == "literal" and value.value < 0 else value
 
+    def narrow_chain(self) -> Expr:
+        """An index that may wrap in its type, and is outside then."""
+        kind = self.pick(("u8", "i8", "u16", "i32", "u32"))
+        a, b = self.typed(kind, 0), self.typed(kind, 0)
+        e = binary(kind, self.pick("+-*"), a, b)
+        return self.weighted(
+            (2, lambda: e),
+            (1, lambda: binary(kind, "<<", a, literal(self.rng.randrange(9)))),
+            (1, lambda: binary(kind, "-", total("+", e, a), b)),
+            (1, lambda: total("+", e, self.small())),
+            (1, lambda: call(kind, self.pick(("min", "max")), e, bare(kind, self.rng.randint(0, 9)))),
+            (1, lambda: Expr("ternary", kind, [self.condition(1), e, bare(kind, self.rng.randint(0, 9))])),
+            (1, lambda: binary(kind, self.pick(("//", "%", "&", "|")), e, bare(kind, self.rng.randint(1, 9)))),
+            (1, lambda: Expr("convert", self.pick(("i64", kind)), [e])),
+        )()  # type: ignore[no-any-return]
+
     def remainder(self, value: Expr, limit: Expr) -> Expr:
+        if value.op == "literal":
+            return convert(value, "i64") if limit.op == "literal" else binary("place", "%", value, limit)
         if value.type == "u64" and limit.op != "literal":
             value = convert(value, "i64")
-        return binary("u64" if value.type == "u64" else "i64", "%", value, limit)
+        if limit.op == "literal" and value.type != "place" and not fits(limit.value, value.type):
+            value = convert(value, "i64")
+        if limit.op == "literal":
+            return binary(value.type, "%", value, limit)
+        return binary("place" if value.type == "place" else "i64", "%", value, limit)
 
     def small(self) -> Expr:
         """A number that is often small: a count, or a parameter, or the thread's own."""
@@ -316,7 +397,7 @@ class Generator:
             parameter = self.pick(counts)
             return name(parameter.name, parameter.type)
         if "i" in self.variables and self.chance(0.4):
-            return name("i", "i64")
+            return name("i", "place")
         return literal(self.rng.randint(0, 4))
 
     def condition(self, depth: int) -> Expr:
@@ -330,65 +411,65 @@ class Generator:
         return self.weighted(*makers)(depth)  # type: ignore[no-any-return]
 
     def makers(self, kind: str) -> list[tuple[float, Callable[[int], Expr]]]:
-        common: list[tuple[float, Callable[[int], Expr]]] = [
+        makers: list[tuple[float, Callable[[int], Expr]]] = [
             (3, lambda d: self.leaf(kind)),
             (1, lambda d: self.ternary(kind, d)),
         ]
         functions = [f for f in self.program.functions if f.returns == kind]
         if functions and not self.in_function:
-            common.append((3, lambda d: self.function(self.pick(functions), d)))
+            makers.append((3, lambda d: self.function(self.pick(functions), d)))
         if kind == "bool":
             return [
-                *common,
+                *makers,
                 (8, self.comparison),
                 (2, self.chain),
                 (2, lambda d: Expr(self.pick(("and", "or")), "bool", [self.expr("bool", d - 1) for _ in range(2)])),
-                (1, lambda d: Expr("unary", "bool", [self.expr("bool", d - 1)], "not")),
+                (1, lambda d: Expr("unary", "bool", [self.expr("bool", d - 1)], self.pick(("not", "~")))),
+                (1, lambda d: binary("bool", self.pick("&|^"), self.expr("bool", d - 1), self.expr("bool", d - 1))),
+                (1, self.literal_comparison),
                 (1, lambda d: Expr("convert", "bool", [self.typed(self.pick((*INTEGERS, *FLOATS)), d - 1)])),
                 (1, lambda d: call("bool", self.pick(_CLASSES), self.typed(self.pick(WIDE_FLOATS), d - 1))),
             ]
-        common.append((2, lambda d: self.extreme(kind, d)))
-        common.append((3, lambda d: self.conversion(kind, d)))
-        common.append((1, lambda d: call(kind, "abs", self.typed(kind, d - 1))))
-        common.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], self.pick("---+"))))
+        makers.append((2, lambda d: self.extreme(kind, d)))
+        makers.append((3, lambda d: self.conversion(kind, d)))
+        makers.append((1, lambda d: call(kind, "abs", self.typed(kind, d - 1))))
+        makers.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], self.pick("---+"))))
         if kind in INTEGERS:
-            common.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], "~")))
-        if kind in ("i64", "u64"):
-            common += [
+            makers.append((1, lambda d: Expr("unary", kind, [self.typed(kind, d - 1)], "~")))
+        if kind in INTEGERS:
+            makers += [
                 (8, lambda d: self.integer_sum(kind, d)),
                 (3, lambda d: self.division(kind, d)),
                 (2, lambda d: self.shift(kind, d)),
                 (1, lambda d: self.integer_power(kind, d)),
-                (
-                    1,
-                    lambda d: Expr(
-                        "divmod", kind, [self.typed(kind, d - 1), self.typed(kind, d - 1)], self.pick((0, 1))
-                    ),
-                ),
+                (1, lambda d: Expr("divmod", kind, self.operands(kind, d), self.pick((0, 1)))),
+            ]
+        if kind in ("i64", "u64"):
+            makers += [
                 (1, lambda d: call(kind, "math.gcd", self.typed(kind, d - 1), self.typed(kind, d - 1))),
                 (0.5, lambda d: call(kind, "math.isqrt", self.typed(kind, d - 1))),
             ]
         if kind in ("i32", "i64", "u32", "u64"):
-            common += [
+            makers += [
                 (1, lambda d: call(kind, "intrinsics.brev", self.typed(kind, d - 1))),
                 (1, lambda d: call(kind, "intrinsics.mulhi", self.typed(kind, d - 1), self.typed(kind, d - 1))),
                 (1, lambda d: call(kind, self.pick(_SATURATING), self.typed(kind, d - 1), self.typed(kind, d - 1))),
             ]
         if kind == "i32":
-            common.append((2, lambda d: call("i32", self.pick(_COUNTS), self.typed(self.pick(_WORDS), d - 1))))
+            makers.append((2, lambda d: call("i32", self.pick(_COUNTS), self.typed(self.pick(_WORDS), d - 1))))
         if kind in ("u32", "u64"):
-            common.append((1, lambda d: self.bits(kind, d)))
+            makers.append((1, lambda d: self.bits(kind, d)))
         if kind == "i64":
-            common.append((1, lambda d: call("i64", "round", self.typed(self.pick(("f32", "f64")), d - 1))))
+            makers.append((1, lambda d: call("i64", "round", self.typed(self.pick(("f32", "f64")), d - 1))))
         if kind in FLOATS:
-            common += [
+            makers += [
                 (10, lambda d: self.float_operation(kind, d)),
                 (1, lambda d: call(kind, "math.sqrt", self.typed(kind, d - 1))),
                 (2, lambda d: call(kind, self.pick(_ROUNDINGS), self.typed(kind, d - 1))),
                 (1, lambda d: call(kind, self.pick(_REMAINDERS), self.typed(kind, d - 1), self.typed(kind, d - 1))),
             ]
         if kind in WIDE_FLOATS:
-            common += [
+            makers += [
                 (2, lambda d: call(kind, "intrinsics.fma", *(self.typed(kind, d - 1) for _ in range(3)))),
                 (1, lambda d: self.number_extreme(kind, d)),
                 (1, lambda d: call(kind, "intrinsics.from_bits", self.typed("u32" if kind == "f32" else "u64", d - 1))),
@@ -396,8 +477,8 @@ class Generator:
                 (4, lambda d: self.sum_of_products(kind, d)),
             ]
         if kind in self.divisible():
-            common.append((1, lambda d: self.float_division(kind, d)))
-        return common
+            makers.append((1, lambda d: self.float_division(kind, d)))
+        return makers
 
     def divisible(self) -> tuple[str, ...]:
         return ("f32", "f64")
@@ -417,9 +498,23 @@ class Generator:
 
     def near(self, kind: str, depth: int) -> Expr:
         """An expression of a type that another operand has too, so that it may be a bare literal."""
+        if kind in INTEGERS and self.chance(0.15):
+            return bare(kind, self.number(kind))
         return self.bare(kind) if kind in FLOATS and self.chance(0.2) else self.typed(kind, depth)
 
+    def literal_comparison(self, depth: int) -> Expr:
+        """A comparison with a literal, which need not fit in the type of the other operand."""
+        kind = self.pick((*INTEGERS, "place"))
+        number = literal(self.number(self.pick(INTEGERS)))
+        sides = [self.place(1) if kind == "place" else self.typed(kind, depth - 1), number]
+        self.rng.shuffle(sides)
+        return Expr("compare", "bool", sides, self.pick(_COMPARES))
+
     def comparison(self, depth: int) -> Expr:
+        if self.chance(0.1):
+            sides = [self.place(1), self.typed(self.pick(INTEGERS), depth - 1)]
+            self.rng.shuffle(sides)
+            return Expr("compare", "bool", sides, self.pick(_COMPARES))
         if self.chance(0.6):
             a, b = self.pick(INTEGERS), self.pick(INTEGERS)
         else:
@@ -450,12 +545,14 @@ class Generator:
                 slices = [each.name for each in self.slices() if each.type == kind[6:]]
                 given.append(Expr("slice", kind, [], self.pick(slices)))
             elif function.annotated and self.chance(0.3) and kind in INTEGERS:
-                given.append(self.typed(self.pick(INTEGERS), depth - 1))
+                given.append(self.typed(self.pick([each for each in INTEGERS if is_storable(each, kind)]), depth - 1))
             else:
                 given.append(self.typed(kind, depth - 1))
         return Expr("function", function.returns, given, function.name)
 
     def extreme(self, kind: str, depth: int) -> Expr:
+        if kind in INTEGERS and self.chance(0.5):
+            return call(kind, self.pick(("min", "max")), *self.operands(kind, depth, bools=False))
         count = 2 if self.chance(0.8) else 3
         given = [self.typed(kind, depth - 1), *(self.near(kind, depth - 1) for _ in range(count - 1))]
         self.rng.shuffle(given)
@@ -467,50 +564,43 @@ class Generator:
             return Expr("convert", kind, [self.typed(self.pick(("f64", "f64", "i64", "u64")), min(depth - 1, 1))])
         return Expr("convert", kind, [self.typed(self.pick(others), depth - 1)])
 
-    def integer_sum(self, kind: str, depth: int) -> Expr:
-        operator = self.pick("++--***&|^")
-        if kind == "u64":
-            a, b = (self.pick(("u8", "u16", "u32", "u64", "u64")) for _ in range(2))
-            return binary("u64", operator, self.typed(a, depth - 1), self.typed(b, depth - 1))
-        signed, other = self.pick(("i64", "i64", "i32", "i16", "i8")), self.pick((*INTEGERS, "i64", "i64"))
-        sides = [self.typed(signed, depth - 1), self.typed(other, depth - 1)]
+    def operands(self, kind: str, depth: int, *, bools: bool = True) -> list[Expr]:
+        """Two operands whose common type is an integer type: typed numbers, a place, a literal that fits, or a bool."""
+        first, second = self.pick(_OPERANDS[kind])
+        if second == "bool" and not bools:
+            second = "literal"
+        sides = [self.place(1) if first == "place" else self.typed(first, depth - 1)]
+        sides.append(bare(kind, self.number(kind)) if second == "literal" else self.typed(second, depth - 1))
         self.rng.shuffle(sides)
-        if self.chance(0.25):
-            sides[1] = literal(self.rng.randint(-3, 9))
-        return binary("i64", operator, *sides)
+        return sides
+
+    def integer_sum(self, kind: str, depth: int) -> Expr:
+        return binary(kind, self.pick("++--***&|^"), *self.operands(kind, depth))
 
     def division(self, kind: str, depth: int) -> Expr:
-        operator = self.pick(("//", "%"))
-        if kind == "u64":
-            a = self.typed(self.pick(("u64", "u64", "u32", "u8")), depth - 1)
-            if a.type == "u64" and self.chance(0.4):
-                return binary("u64", operator, a, literal(self.rng.choice((0, 1, 2, 3, 7, 10, 64, 2**40))))
-            return binary("u64", operator, a, self.typed(self.pick(("u64", "u32", "u16")), depth - 1))
-        if self.chance(0.3):
-            return binary("i64", operator, self.typed(self.pick(("i64", "i32", "i8")), depth - 1), literal(self.pick(
-                (-7, -2, -1, 0, 1, 2, 3, 8, 10, 2**33))))  # fmt: skip
-        signed, other = self.pick(("i64", "i64", "i32", "i8")), self.pick((*INTEGERS, "i64", "u64"))
-        sides = [self.typed(signed, depth - 1), self.typed(other, depth - 1)]
-        self.rng.shuffle(sides)
-        return binary("i64", operator, *sides)
+        return binary(kind, self.pick(("//", "%")), *self.operands(kind, depth))
 
     def shift(self, kind: str, depth: int) -> Expr:
-        value = self.typed(self.pick(("i64", "i32", "i8") if kind == "i64" else ("u64", "u32", "u8")), depth - 1)
+        if self.chance(0.15):  # a literal takes the type of the count
+            return binary(kind, self.pick(("<<", ">>")), bare(kind, self.number(kind)), self.typed(kind, depth - 1))
+        value = self.typed(kind, depth - 1)
         if self.chance(0.6):
-            count = literal(self.rng.randrange(8)) if self.chance(0.7) else literal(self.pick((31, 32, 63, 64, 65)))
+            count = literal(self.rng.randrange(8) if self.chance(0.7) else self.pick((15, 16, 31, 32, 63, 64, 65)))
         else:
-            count = self.typed(self.pick(("i64", "i32", "u8", "u32", "u64", "i8")), depth - 1)
+            count = self.typed(self.pick(INTEGERS), depth - 1)
             if self.chance(0.6):
                 count = binary("i64", "&", convert(count, "i64"), literal(self.pick((7, 31, 63, 127))))
+            elif self.chance(0.2):
+                count = self.place(1)
         return binary(kind, self.pick(("<<", ">>")), value, count)
 
     def integer_power(self, kind: str, depth: int) -> Expr:
-        signed = kind == "i64"
-        base = self.typed(self.pick(("i64", "i32") if signed else ("u64", "u32")), depth - 1)
-        if signed and self.chance(0.5):
-            return binary("i64", "**", base, literal(self.rng.randint(0, 5)))
-        exponent = self.typed(self.pick(("i8", "i64", "u8") if signed else ("u8", "u32")), depth - 1)
-        return binary(kind, "**", base, exponent)
+        if self.chance(0.2):  # a literal takes the type of the exponent
+            return binary(kind, "**", bare(kind, self.number(kind)), self.typed(kind, depth - 1))
+        base = self.typed(kind, depth - 1)
+        if self.chance(0.4):
+            return binary(kind, "**", base, literal(self.rng.randint(0, 5)))
+        return binary(kind, "**", base, self.typed(self.pick(INTEGERS), depth - 1))
 
     def bits(self, kind: str, depth: int) -> Expr:
         """The bits of a float that is a number: those of a NaN differ between devices."""
@@ -544,13 +634,17 @@ class Generator:
         """What may stand beside a float of a type in an operation that gives that type."""
         if kind in HALVES and self.chance(0.15):
             return self.typed(self.pick(INTEGERS), depth)
-        if kind == "f32" and self.chance(0.12):
-            return self.typed(self.pick(HALVES), depth)
+        if self.chance(0.1):
+            return self.place(1)
+        if kind == "f32" and self.chance(0.2):
+            return self.typed(self.pick((*HALVES, "i8", "i16", "u8", "u16")), depth)
         if kind == "f64" and self.chance(0.15):
-            return self.typed(self.pick(("f32", "i32", "u64", "i64", "f16")), depth)
+            return self.typed(self.pick(("f32", "f16", *INTEGERS)), depth)
         return self.near(kind, depth)
 
     def float_operation(self, kind: str, depth: int) -> Expr:
+        if kind == "f64" and self.chance(0.1):
+            return binary("f64", "/", *(self.typed(self.pick(INTEGERS), depth - 1) for _ in range(2)))
         operator = self.pick("+++--****/")
         sides = [self.typed(kind, depth - 1), self.operand(kind, depth - 1)]
         if self.chance(0.5):
@@ -628,14 +722,15 @@ class Generator:
             variable = self.pick(known)
             kind = self.variables[variable]
         else:
-            variable, kind = self.fresh(), self.kind()
-        statement = Stmt("assign", [self.typed(kind, 3)], [], variable)
+            variable, kind = self.fresh(), "place" if self.chance(0.1) else self.kind()
+        value = self.place(2) if kind == "place" else self.typed(kind, 3)
+        statement = Stmt("assign", [value], [], variable)
         self.variables[variable] = kind
         return [statement]
 
     def augment(self, depth: int) -> list[Stmt]:
         known = [
-            each for each, kind in self.variables.items() if each not in self.frozen and kind in ("i64", "u64", *FLOATS)
+            each for each, kind in self.variables.items() if each not in self.frozen and kind in (*INTEGERS, *FLOATS)
         ]
         if not known:
             return self.assign(depth)
@@ -647,15 +742,18 @@ class Generator:
             if operand.type in HALVES and kind in HALVES and operand.type != kind:
                 operand = self.typed(kind, 2)
         else:
-            operator = self.pick(("+", "-", "*", "&", "|", "^"))
-            operand = self.typed(self.pick(INTEGERS if kind == "i64" else ("u8", "u16", "u32", "u64")), 2)
+            operator = self.pick(("+", "-", "*", "&", "|", "^", "<<", ">>", "//", "%"))
+            others = INTEGERS if operator in ("<<", ">>") else [each for each in INTEGERS if common(each, kind) == kind]
+            operand = self.typed(self.pick(others), 2)
+            if self.chance(0.2) and operator not in ("<<", ">>"):
+                operand = bare(kind, self.number(kind))
         return [Stmt("augment", [operand], [], (variable, operator, kind))]
 
     def unpack(self, depth: int) -> list[Stmt]:
         if self.chance(0.5):
-            kind = self.pick(("i64", "u64"))
+            kind = self.pick(INTEGERS)
             first, second = self.fresh(), self.fresh()
-            statement = Stmt("divmod", [self.typed(kind, 2), self.typed(kind, 2)], [], (first, second, kind))
+            statement = Stmt("divmod", self.operands(kind, 2), [], (first, second, kind))
             self.variables |= {first: kind, second: kind}
             return [statement]
         kinds = [self.kind(), self.kind()]
@@ -675,11 +773,11 @@ class Generator:
             # A name that both branches bind has a value behind them.
             variable = self.fresh()
             decided = test.op == "compare" and all(each.op == "literal" for each in test.args)  # one branch is gone
-            kinds = [self.kind()] * 2 if decided or self.chance(0.6) else list(self.pick(_JOINED))
-            kind = kinds[0]
-            self.rng.shuffle(kinds)
-            for branch, each in zip((body, other), kinds, strict=True):
-                branch.append(Stmt("join", [self.typed(each, 2)], [], (variable, kind)))
+            kind = self.kind()
+            values = [self.typed(kind, 2), self.typed(kind, 2) if decided or kind == "bool" else self.near(kind, 2)]
+            self.rng.shuffle(values)
+            for branch, value in zip((body, other), values, strict=True):
+                branch.append(Stmt("join", [value], [], (variable, kind)))
             self.variables[variable] = kind
         return [Stmt("if", [test], [body, other])]
 
@@ -714,7 +812,7 @@ class Generator:
         variable = self.fresh("j")
         kind = range_type(bounds)
         variables, loops, in_loop = dict(self.variables), list(self.loops), self.in_loop
-        self.variables[variable] = kind
+        self.variables[variable] = "place"
         self.frozen.add(variable)
         self.loops = [*self.loops, variable]
         self.in_loop = True
@@ -724,27 +822,26 @@ class Generator:
             running, total_kind = self.fresh("s"), self.pick(("i64", "u64", "f32", "f64", *self.palette))
             if total_kind == "bool":
                 total_kind = "f32"
-            # Begun with a narrower type, it has the wider one throughout the loop.
-            narrower = {
-                "i64": ("i8", "i32", "u16", "u32"),
-                "u64": ("u8", "u32"),
-                "f64": ("f32", "f16"),
-                "f32": ("f16",),
-            }
-            begun = self.pick(narrower[total_kind]) if total_kind in narrower and self.chance(0.2) else total_kind
-            zero = constant(begun, 0.0 if begun in FLOATS else 0)
-            before.append(Stmt("assign", [zero], [], running))
-            if begun == total_kind:
-                self.variables[running] = total_kind
-            variables[running] = total_kind
-            if total_kind in ("i64", "u64", *FLOATS):
-                value = self.typed(total_kind, 3)
-                body = [Stmt("augment", [value], [], (running, "+", total_kind))]
+            way = self.pick(("typed", "typed", "literal", "annotated"))
+            if way == "annotated" and total_kind in INTEGERS:
+                before.append(Stmt("annotated", [literal(0)], [], (running, total_kind)))
+                others = [each for each in INTEGERS if common(total_kind, each) is not None]
+                others = [each for each in others if is_storable(common(total_kind, each) or "", total_kind)]
+                other = self.pick(others)
+                value, result = self.typed(other, 3), common(total_kind, other)
+                body = [Stmt("augment", [value], [], (running, self.pick("+-*^"), result))]
+            elif way == "literal" and total_kind in ("i32", "i64", "u32", "u64", *FLOATS):
+                before.append(Stmt("assign", [bare(total_kind, 0.0 if total_kind in FLOATS else 0)], [], running))
+                body = [Stmt("augment", [self.typed(total_kind, 3)], [], (running, "+", total_kind))]
             else:
-                body = [Stmt("assign", [self.typed(total_kind, 3)], [], running)]
+                way = "typed"
+                before.append(Stmt("assign", [constant(total_kind, 0.0 if total_kind in FLOATS else 0)], [], running))
+                self.variables[running] = total_kind
+                body = [Stmt("augment", [self.typed(total_kind, 3)], [], (running, "+", total_kind))]
+            variables[running] = total_kind
         else:
-            body, begun, total_kind = [], "", ""
-        if begun == total_kind:  # a narrower type is no function's argument, before the loop has been seen
+            body, way = [], ""
+        if way in ("", "typed"):  # a literal has no type before the loop has been seen
             body += self.block(self.rng.randint(0 if body else 1, 3), depth - 1)
         self.variables, self.loops, self.in_loop = variables, loops, in_loop
         unrolled = constant_bounds and self.chance(0.3)
@@ -765,7 +862,10 @@ class Generator:
     def view_loop(self, depth: int) -> list[Stmt]:
         parameter = self.pick(self.matrices())
         view, part = self.fresh("view"), self.pick(("row", "col", "tile"))
-        given = [self.pick((literal(self.rng.randint(0, 3)), self.small())) for _ in range(4 if part == "tile" else 1)]
+        given = [
+            chain_begins(self.pick((literal(self.rng.randint(0, 3)), self.small())))
+            for _ in range(4 if part == "tile" else 1)
+        ]
         made = Stmt("view", given, [], {"name": view, "slice": parameter.name, "part": part})
         variables, loops, in_loop, views = dict(self.variables), list(self.loops), self.in_loop, dict(self.views)
         x = self.fresh("item")
@@ -813,10 +913,13 @@ class Generator:
         if kind in FLOATS and self.chance(0.3):
             return self.pick("+-*"), self.typed(kind, 3), kind
         if kind in INTEGERS and self.chance(0.3):
-            other = self.pick(INTEGERS)
-            return self.pick("+-*^"), self.typed(other, 3), sum_type(kind, other)
+            results = {other: common(kind, other) for other in INTEGERS}
+            other = self.pick([each for each, found in results.items() if found and is_storable(found, kind)])
+            return self.pick("+-*^"), self.typed(other, 3), results[other] or kind
         if kind in INTEGERS and self.chance(0.3):
-            return "", self.typed(self.pick(INTEGERS), 3), kind
+            if self.chance(0.2):
+                return "", self.place(1), kind
+            return "", self.typed(self.pick([each for each in INTEGERS if is_storable(each, kind)]), 3), kind
         if kind in FLOATS and self.chance(0.2):
             return "", self.typed(self.pick((*INTEGERS, *FLOATS)), 3), kind
         return "", self.typed(kind, 3), kind
@@ -837,7 +940,7 @@ class Generator:
     def assertion(self, depth: int) -> list[Stmt]:
         test = self.condition(2)
         if self.chance(0.7):
-            test = Expr("or", "bool", [test, Expr("compare", "bool", [self.leaf("i64"), literal(-1)], ">")])
+            test = Expr("or", "bool", [test, Expr("compare", "bool", [self.place(1), literal(-1)], ">")])
         return [Stmt("assert", [test], [], f"message {self.fresh('m')}")]
 
     def vector(self, depth: int) -> list[Stmt]:
@@ -850,6 +953,7 @@ class Generator:
         if self.chance(0.15):
             index = total("+", index, literal(self.pick((1, 2))))
         names = [self.fresh() for _ in range(width)]
+        index = chain_begins(index)
         before = [self.index(self.extent(parameter, axis)) for axis in range(len(parameter.inner))]
         statement = Stmt("load", [*before, index], [], (parameter.name, names, parameter.type))
         self.variables |= dict.fromkeys(names, parameter.type)
@@ -871,7 +975,7 @@ class Generator:
         method = self.pick(methods)
         count = {"load": 0, "compare_exchange": 2}.get(method, 1)
         given = [self.atomic_value(kind, method) for _ in range(count)]
-        return Expr("fetch", kind, [name("i", "i64"), *given], (parameter.name, method))
+        return Expr("fetch", kind, [name("i", "place"), *given], (parameter.name, method))
 
     def atomic(self, depth: int) -> list[Stmt]:
         parameter = self.pick([each for each in self.program.parameters if each.kind == "atomic"])
@@ -879,7 +983,7 @@ class Generator:
         if parameter.name == "mine":
             if self.chance(0.3):
                 return [
-                    Stmt("atomic", [name("i", "i64"), self.atomic_value(kind, "store")], [], ("mine", "store", kind))
+                    Stmt("atomic", [name("i", "place"), self.atomic_value(kind, "store")], [], ("mine", "store", kind))
                 ]
             variable = self.fresh()
             statement = Stmt("assign", [self.fetch(parameter)], [], variable)
@@ -973,7 +1077,8 @@ class Generator:
             annotated, given = self.chance(0.7), returns
             if annotated and self.chance(0.3) and returns != "bool":
                 # Converted to the type that is declared, by the rule of a store.
-                given = self.pick(INTEGERS if returns in INTEGERS else (*INTEGERS, *FLOATS))
+                storable = [each for each in INTEGERS if is_storable(each, returns)]
+                given = self.pick(storable if returns in INTEGERS else (*INTEGERS, *FLOATS))
             body.append(Stmt("return", [self.typed(given, 3)], [], returns))
             function = Function(self.fresh("fun"), parameters, returns, body, annotated=annotated)
             self.program.functions.append(function)
@@ -1021,7 +1126,7 @@ class Generator:
     def cleared(self, array: Array) -> Stmt:
         """Loops that give every element of a local array a value."""
         names = [self.fresh("j") for _ in array.shape]
-        indices = [name(each, "i64") for each in names]
+        indices = [name(each, "place") for each in names]
         value = self.typed(array.type, 1) if self.chance(0.5) else self.constant(array.type)
         if value.op == "literal":
             value = constant(array.type, value.value)
@@ -1039,13 +1144,13 @@ class Generator:
             body.append(Stmt("number", [], [], ("i", "index")))
         else:
             for axis in ("row", "col"):
-                body.append(Stmt("assign", [Expr("thread", "i64", [], f"thread.index_2d_{axis}()")], [], axis))
-                self.variables[axis] = "i64"
+                body.append(Stmt("assign", [Expr("thread", "place", [], f"thread.index_2d_{axis}()")], [], axis))
+                self.variables[axis] = "place"
                 self.frozen.add(axis)
             inner = []
             body.append(Stmt("guard", [], [inner], ["index"]))
             inner.append(Stmt("number", [], [], ("i", "index")))
-        self.variables["i"] = "i64"
+        self.variables["i"] = "place"
         self.frozen.add("i")
         for array in program.arrays:
             if array.kind == "local":
@@ -1109,8 +1214,8 @@ class Generator:
         names = [self.fresh("j") for _ in parameter.tile]
         whole = ref.startswith("e")
         self.loops = names
-        self.variables |= dict.fromkeys(names, "i64")
-        indices = [name(each, "i64") for each in names]
+        self.variables |= dict.fromkeys(names, "place")
+        indices = [name(each, "place") for each in names]
         operator, value, result = self.stored(kind)
         statement = Stmt("put", [*indices, value], [], (ref, operator, kind, result))
         for axis, (variable, side) in enumerate(reversed(list(zip(names, parameter.tile, strict=True)))):
@@ -1125,15 +1230,15 @@ class Generator:
     def wide_stores(self, parameter: Parameter) -> list[Stmt]:
         """Four elements a thread of an output, without its rules: as a vector, or one after the other."""
         kind = parameter.type
-        first = binary("i64", "*", name("i", "i64"), literal(4))
-        test = Expr("compare", "bool", [binary("i64", "+", first, literal(4)), length(parameter.name)], "<=")
+        first = binary("place", "*", name("i", "place"), literal(4))
+        test = Expr("compare", "bool", [binary("place", "+", first, literal(4)), length(parameter.name)], "<=")
         if self.chance(0.6):
             stores = [Stmt("vector", [first, *(self.typed(kind, 2) for _ in range(4))], [], (parameter.name, kind))]
         else:
             stores = [
                 Stmt(
                     "unchecked",
-                    [binary("i64", "+", first, literal(each)), self.typed(kind, 2)],
+                    [binary("place", "+", first, literal(each)), self.typed(kind, 2)],
                     [],
                     (parameter.name, kind),
                 )
@@ -1153,19 +1258,19 @@ class Generator:
         self.allow_leave = False
         body.append(Stmt("index", [], [], "index"))
         body.append(Stmt("number", [], [], ("i", "index")))
-        body.append(Stmt("assign", [Expr("thread", "i64", [], "thread.thread_idx.x")], [], "t"))
-        self.variables |= {"i": "i64", "t": "i64"}
+        body.append(Stmt("assign", [Expr("thread", "place", [], "thread.thread_idx.x")], [], "t"))
+        self.variables |= {"i": "place", "t": "place"}
         self.frozen |= {"i", "t"}
         for phase in range(rng.randint(1, 3)):
             for array in arrays:
                 value = self.typed(array.type, 3)
-                body.append(Stmt("put", [name("t", "i64"), value], [], (array.name, "", array.type, array.type)))
+                body.append(Stmt("put", [name("t", "place"), value], [], (array.name, "", array.type, array.type)))
             body.append(Stmt("barrier"))
             for array in arrays:
                 if array.type in ("i32", "u32", "i64", "u64", "f32", "f64") and self.chance(0.3):
                     if array.type in FLOATS:
                         # What is there must add up exactly, and in any order.
-                        body[-1:-1] = [Stmt("put", [name("t", "i64"), constant(array.type, 3.0)], [],
+                        body[-1:-1] = [Stmt("put", [name("t", "place"), constant(array.type, 3.0)], [],
                                             (array.name, "", array.type, array.type))]  # fmt: skip
                     method = self.commuting(array.type)
                     given = [self.index(literal(size)), self.atomic_value(array.type, method)]
@@ -1227,11 +1332,6 @@ class Generator:
         return found
 
 
-_JOINED = (
-    ("i64", "i8"), ("i64", "i32"), ("i64", "u32"), ("i64", "u64"), ("u64", "u8"), ("f64", "f32"), ("f64", "f16"),
-    ("f64", "i32"), ("f32", "bf16"), ("f16", "i32"), ("bf16", "u8"),
-)  # fmt: skip
-"""Types that a name has in two branches; behind them it has the first."""
 _COMPARES = ("<", "<=", ">", ">=", "==", "!=")
 _CLASSES = ("math.isnan", "math.isinf", "math.isfinite")
 _SATURATING = ("intrinsics.saturating_add", "intrinsics.saturating_sub")

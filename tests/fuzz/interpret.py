@@ -2,8 +2,8 @@
 
 A program's tree is written out as Python over ``arithmetic``, one function for a thread; a thread that waits for others
 is a generator, which gives what it brings to the meeting and is sent what it takes from it. The rules are those of the
-book: integers wrap at 64 bits, conversions saturate, nothing raises, and a fault ends its thread, or, where threads may
-wait for one another, reads zero and goes on.
+book: integers wrap in their types, conversions saturate, nothing raises, and a fault ends its thread, or, where threads
+may wait for one another, reads zero and goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from . import arithmetic
 from .arithmetic import BITS, FLOATS, GREATEST, HALVES, INTEGERS, LEAST, ROUND, WIDE_FLOATS
@@ -249,6 +251,17 @@ def _counted(*bounds: int) -> range:
 
 # The source of the reference
 
+_OPERATIONS = {
+    "+": "add",
+    "-": "subtract",
+    "*": "multiply_integers",
+    "&": "both",
+    "|": "either",
+    "^": "exclusive",
+    "//": "quotient",
+    "%": "remainder",
+}
+_BY_THE_LEFT = {"<<": "shift_left", ">>": "shift_right", "**": "power"}
 _ZERO = {**dict.fromkeys(INTEGERS, "0"), **dict.fromkeys(FLOATS, "0.0"), "bool": "False"}
 _COORDINATES = {"thread_idx": "ti", "block_idx": "bi", "block_dim": "bd", "grid_dim": "gd"}
 
@@ -275,9 +288,11 @@ class _Translator:
 
     def converted(self, e: Expr, kind: str) -> str:
         text = self.expr(e)
+        if kind == "place":
+            kind = "i64"
         if e.type == kind or (e.type in HALVES and kind in WIDE_FLOATS) or (e.type == "f32" and kind == "f64"):
             return text
-        if kind == "i64" and e.type in INTEGERS and e.type != "u64":
+        if kind == "i64" and (e.type == "place" or e.type in INTEGERS) and e.type != "u64":
             return text
         return f"A.convert('{e.type}', '{kind}', {text})"
 
@@ -318,24 +333,39 @@ class _Translator:
                 case "%":
                     return f"A.modulo('{kind}', {a}, {b})"
             raise NotImplementedError(operator)
-        a = left if isinstance(left, str) else self.expr(left)
-        b = self.expr(right)
-        match operator:
-            case "+" | "-" | "*" | "&" | "|" | "^":
-                text = f"{a} {operator} {b}"
-            case "//":
-                text = f"A.quotient({a}, {b})"
-            case "%":
-                text = f"A.remainder({a}, {b})"
-            case "<<":
-                text = f"A.shift_left({a}, A.u64({b}))"
-            case ">>":
-                text = f"A.shift_right({a}, A.u64({b}))"
-            case "**":
-                text = f"A.power({a}, {b})"
-            case _:
-                raise NotImplementedError(operator)
-        return f"A.{kind}({text})"
+        kind = "i64" if kind == "place" else kind
+        a = of(left)
+        if operator in _BY_THE_LEFT:
+            return f"A.{_BY_THE_LEFT[operator]}('{kind}', {a}, {self.expr(right)})"
+        if kind == "bool":
+            return f"({a} {operator} {of(right)})"
+        if operator == "/":
+            raise NotImplementedError(operator)
+        return f"A.{_OPERATIONS[operator]}('{kind}', {a}, {of(right)})"
+
+    def index(self, e: Expr) -> str:
+        """An index, computed in 64 bits from where its chain begins. The generator converts variables in it, so that
+        the chain begins there."""
+        return f"A.i64({self.whole(e)})"
+
+    def whole(self, e: Expr) -> str:
+        match e.op:
+            case "binary" if e.value in ("+", "-", "*"):
+                a, b = map(self.whole, e.args)
+                return f"({a} {e.value} {b})"
+            case "binary" if e.value == "<<":
+                return f"A.shift_left('i64', A.i64({self.whole(e.args[0])}), {self.expr(e.args[1])})"
+            case "unary" if e.value in ("-", "+"):
+                return f"({e.value}{self.whole(e.args[0])})"
+            case "ternary":
+                test, a, b = e.args
+                return f"({self.whole(a)} if {self.expr(test)} else {self.whole(b)})"
+            case "call" if e.value in ("min", "max"):
+                narrow = ", ".join(self.converted(each, e.type) for each in e.args)
+                return f"_chosen({e.value}, ({narrow},), ({', '.join(map(self.whole, e.args))},))"
+            case "literal" | "bare":
+                return f"({e.value!r})"
+        return self.expr(e)
 
     def expr(self, e: Expr) -> str:
         match e.op:
@@ -368,7 +398,10 @@ class _Translator:
                     return f"(not {a})"
                 if e.type in FLOATS:
                     return f"({e.value}{a})"
-                return f"A.wrap('{e.type}', {e.value}{a})"
+                if e.type == "bool":  # ~
+                    return f"(not {a})"
+                kind = "i64" if e.type == "place" else e.type
+                return f"A.negative('{kind}', {a})" if e.value == "-" else f"A.wrap('{kind}', {e.value}{a})"
             case "and" | "or":
                 return f"({f' {e.op} '.join(map(self.expr, e.args))})"
             case "ternary":
@@ -378,7 +411,8 @@ class _Translator:
                 return CALLS[e.value](e.type, [each.type for each in e.args], [self.expr(each) for each in e.args])
             case "divmod":
                 which = "quotient" if e.value == 0 else "remainder"
-                return f"A.{e.type}(A.{which}({self.expr(e.args[0])}, {self.expr(e.args[1])}))"
+                a, b = (self.converted(each, e.type) for each in e.args)
+                return f"A.{which}('{e.type}', {a}, {b})"
             case "function":
                 function = next(each for each in self.program.functions if each.name == e.value)
                 given = [
@@ -391,22 +425,22 @@ class _Translator:
             case "len":
                 return self.length(e.value)
             case "read" | "unchecked":
-                index = self.expr(e.args[0])
+                index = self.index(e.args[0])
                 called = f"{e.value}_name" if e.value in self.given else f"'{e.value}'"
-                return f"T.read({e.value}, {called}, A.i64({index}), {self.line}, {_ZERO[e.type]})"
+                return f"T.read({e.value}, {called}, {index}, {self.line}, {_ZERO[e.type]})"
             case "element":
                 array = self.program.array(e.value)
-                indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
+                indices = ", ".join(map(self.index, e.args))
                 place = f"T.place({array.shape}, {shown(array)!r}, ({indices},), {self.line})"
                 return f"_element({e.value}, {place}, {_ZERO[e.type]})"
             case "shaped":
-                indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
+                indices = ", ".join(map(self.index, e.args))
                 place = f"T.place({self.shape_of(e.value)}, '{e.value}', ({indices},), {self.line})"
                 return f"_element({e.value}, {place}, {_ZERO[e.type]})"
             case "extent":
                 return f"{self.shape_of(e.value[0])}[{e.value[1]}]"
             case "tile":
-                indices = ", ".join(f"A.i64({self.expr(each)})" for each in e.args)
+                indices = ", ".join(map(self.index, e.args))
                 return f"_element({e.value}.elements, {e.value}.place(T, ({indices},), {self.line}), {_ZERO[e.type]})"
             case "ref":
                 name, (out, line) = e.value, self.refs[e.value]
@@ -415,9 +449,9 @@ class _Translator:
                 given = ", ".join(self.expr(each) for each in e.args)
                 return f"(yield ('{e.value}', '{e.args[0].type}', {given}))"
             case "fetch":
-                return self.atomic(e.value, [self.expr(each) for each in e.args], e.type)
+                return self.atomic(e.value, [self.index(e.args[0]), *map(self.expr, e.args[1:])], e.type)
             case "view":  # view[i]
-                index = f"A.i64({self.expr(e.args[0])})"
+                index = self.index(e.args[0])
                 return f"_of_view(T, {e.value}, {index}, {self.line}, {_ZERO[e.type]})"
         raise NotImplementedError(e.op)
 
@@ -469,21 +503,28 @@ class _Translator:
         match s.op:
             case "assign":
                 self.put(f"{v} = {self.expr(s.exprs[0])}")
+            case "annotated":
+                self.annotated[v[0]] = v[1]
+                self.put(f"{v[0]} = {self.converted(s.exprs[0], v[1])}")
             case "augment":
                 name, operator, kind = v
+                if (known := self.annotated.get(name)) is not None:
+                    text = self.binary(kind, operator, name, s.exprs[0], known)
+                    self.put(f"{name} = A.convert('{kind}', '{known}', {text})")
+                    return
                 self.put(f"{name} = {self.binary(kind, operator, name, s.exprs[0], kind)}")
             case "unpack":
                 self.put(f"{', '.join(v)} = {', '.join(map(self.expr, s.exprs))}")
             case "divmod":
                 kind = v[2]
-                a, b = map(self.expr, s.exprs)
+                a, b = (self.converted(each, kind) for each in s.exprs)
                 self.put(f"_a, _b = {a}, {b}")
-                self.put(f"{v[0]}, {v[1]} = A.{kind}(A.quotient(_a, _b)), A.{kind}(A.remainder(_a, _b))")
+                self.put(f"{v[0]}, {v[1]} = A.quotient('{kind}', _a, _b), A.remainder('{kind}', _a, _b)")
             case "untuple":
                 self.put(f"{', '.join(v[1])} = {v[0]}")
             case "load":
                 name, targets, kind = v
-                *before, last = (f"A.i64({self.expr(each)})" for each in s.exprs)
+                *before, last = map(self.index, s.exprs)
                 given = f"{last}, {len(targets)}, '{kind}', {s.line}"
                 function, shape = "_lanes", ""
                 if before:
@@ -491,7 +532,7 @@ class _Translator:
                 self.put(f"{', '.join(targets)} = {function}(T, {name}, '{name}', {shape}{given})")
             case "vector" | "unchecked":
                 values = ", ".join(self.converted(each, v[1]) for each in s.exprs[1:])
-                self.put(f"_at = {self.expr(s.exprs[0])}")
+                self.put(f"_at = {self.index(s.exprs[0])}")
                 self.put(f"{v[0]}[_at : _at + {len(s.exprs) - 1}] = [{values}]")
             case "join":
                 self.put(f"{v[0]} = {self.converted(s.exprs[0], v[1])}")
@@ -533,6 +574,7 @@ class _Translator:
                 self.put(f"for {v['name']} in _counted({', '.join(wrapped)}):")
                 self.depth += 1
                 self.put("T.tick()")
+                self.put(f"{v['name']} = A.i64({v['name']})")
                 self.depth -= 1
                 self.block(s.bodies[0])
             case "while":
@@ -545,7 +587,7 @@ class _Translator:
                 self.block(s.bodies[0])
             case "view":
                 self.views.add(v["name"])
-                given, name = [f"A.i64({self.expr(each)})" for each in s.exprs], v["slice"]
+                given, name = list(map(self.index, s.exprs)), v["slice"]
                 shape = self.shape_of(name)
                 self.put(
                     f"{v['name']} = _View({name}, '{name}', {s.line}, {shape}, '{v['part']}', ({', '.join(given)},))"
@@ -577,7 +619,7 @@ class _Translator:
             case "barrier":
                 self.put("yield ('barrier', '', None)")
             case "atomic":
-                self.put(self.atomic(v, [self.expr(each) for each in s.exprs], v[2]))
+                self.put(self.atomic(v, [self.index(s.exprs[0]), *map(self.expr, s.exprs[1:])], v[2]))
             case _:
                 raise NotImplementedError(s.op)
 
@@ -606,7 +648,7 @@ class _Translator:
         """``a[i] = v`` and ``a[i] += v`` of a local or shared array or a tile. The value comes before the index, but
         of ``+=``, where the element is read first."""
         name, operator, kind, result = s.value
-        indices = ", ".join(f"A.i64({self.expr(each)})" for each in s.exprs[:-1])
+        indices = ", ".join(map(self.index, s.exprs[:-1]))
         if name in self.tiles:
             elements, place = f"{name}.elements", f"{name}.place(T, _at, {s.line})"
         else:
@@ -630,6 +672,8 @@ class _Translator:
         """The names of the slices that a function is given."""
         self.tiles: set[str] = set()
         self.views: set[str] = set()
+        self.annotated: dict[str, str] = {}
+        """The types of the variables that have an annotation."""
         for function in program.functions:
             self.given = [name for name, kind in function.parameters if kind.startswith("slice ")]
             names = [f"{name}, {name}_name" if name in self.given else name for name, _ in function.parameters]
@@ -725,6 +769,11 @@ CALLS: dict[str, Callable[..., str]] = {
     "intrinsics.saturating_add": _plain("_held('{kind}', {0} + {1})"),
     "intrinsics.saturating_sub": _plain("_held('{kind}', {0} - {1})"),
 }
+
+
+def _chosen(which: Any, numbers: tuple[int, ...], wholes: tuple[int, ...]) -> int:
+    """The whole number of the least or greatest of some numbers: of the first, if several are equal."""
+    return wholes[numbers.index(which(numbers))]
 
 
 def _round(a: float) -> int:
@@ -895,6 +944,10 @@ class Reference:
     def run(self, launch: Launch, limit: int = 200_000) -> Outcome:
         """Runs a launch. Raises ``TooLong`` past so many iterations of loops, and ``Undefined`` where a thread reads
         what another one, that has a fault or left before its end, has not written, or may or may not end by a fault."""
+        with np.errstate(all="ignore"):
+            return self._run(launch, limit)
+
+    def _run(self, launch: Launch, limit: int) -> Outcome:
         program = self.program
         arguments = {
             name: list(given) if isinstance(given, list) else given for name, given in launch.arguments.items()

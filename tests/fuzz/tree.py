@@ -2,6 +2,7 @@
 
 The generator makes a ``Program``, ``source`` writes it as a Python module for oxide, ``interpret`` runs it without
 oxide, and ``shrink`` takes parts of it away. Every expression knows its type, by the rules of ``docs/kernels.md``.
+The type of a place, which is an ``i64`` to integers and a Python integer to floats, is ``place``.
 """
 
 from __future__ import annotations
@@ -230,6 +231,8 @@ class _Writer:
         match s.op:
             case "assign":
                 s.line = self.put(f"{v} = {e[0]}")
+            case "annotated":
+                s.line = self.put(f"{v[0]}: {v[1]} = {e[0]}")
             case "augment":
                 s.line = self.put(f"{v[0]} {v[1]}= {e[0]}")
             case "unpack":

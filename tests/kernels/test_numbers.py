@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -87,10 +88,21 @@ def wide(dtype: np.dtype[Any]) -> str:
     return "u64" if dtype == np.uint64 else "i64"
 
 
-PAIRS = list(itertools.combinations_with_replacement(INTEGERS, 2))
+OFTEN = {"u32", "i64", "f16", "bool_"}
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def cases(pairs: Iterable[tuple[str, str]]) -> list[Any]:
+    """Returns pairs of types as parameters of a test. ``make test`` takes those of one type and those of ``OFTEN``."""
+    return [
+        pytest.param(*pair, id="-".join(pair), marks=() if pair[0] == pair[1] or {*pair} <= OFTEN else pytest.mark.slow)
+        for pair in pairs
+    ]
+
+
+PAIRS = cases(itertools.combinations_with_replacement(INTEGERS, 2))
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_integers_have_numpys_common_type_and_wrap_in_it(first: str, second: str) -> None:
     common = integer_result(first, second)
     a, b = pairs(first, second)
@@ -174,10 +186,10 @@ def test_a_literal_takes_the_type_that_it_meets(name: str) -> None:
     np.testing.assert_array_equal(found, np.array(expected, SCALARS[name].dtype))
 
 
-MIXED = list(itertools.product(FLOATS, (*INTEGERS, "bool_")))
+MIXED = cases(itertools.product(FLOATS, (*INTEGERS, "bool_")))
 
 
-@pytest.mark.parametrize(("real", "whole"), MIXED, ids=["-".join(pair) for pair in MIXED])
+@pytest.mark.parametrize(("real", "whole"), MIXED)
 def test_floats_with_integers(real: str, whole: str) -> None:
     """NumPy's common type, but that narrow floats keep theirs."""
     a, b = pairs(real, whole)

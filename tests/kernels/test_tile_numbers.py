@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
+import os
+import zlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 import oxide
 from oxide import CompileError, d2h, h2d, tile, zeros
+from oxide.compiler.tile import tile_source
 from oxide.language.types import SCALARS
 from tests.kernels.test_numbers import (
     ARITHMETIC,
@@ -28,6 +31,13 @@ from tests.kernels.test_numbers import (
 )
 
 Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU device, every second test runs the code of a GPU, thread by thread."""
+    if os.environ["OXIDE_DEVICE"] == "cpu":
+        monkeypatch.setattr(tile_source, "simulated", (0, 90)[zlib.crc32(request.node.name.encode()) % 2])
 
 
 @functools.cache
@@ -72,7 +82,7 @@ def refused(body: str, first: str = "i32", second: str = "i32", result: str = "i
     return str(raised.value).splitlines()[0].partition(": ")[2]
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_integers_have_numpys_common_type_and_wrap_in_it(first: str, second: str) -> None:
     common = integer_result(first, second)
     a, b = pairs(first, second)
@@ -170,7 +180,7 @@ def test_a_literal_takes_the_type_that_it_meets(name: str) -> None:
             np.testing.assert_array_equal(found, [eval(text, {"a": int(each)}) for each in a], text)
 
 
-@pytest.mark.parametrize(("real", "whole"), MIXED, ids=["-".join(pair) for pair in MIXED])
+@pytest.mark.parametrize(("real", "whole"), MIXED)
 def test_floats_with_integers(real: str, whole: str) -> None:
     """NumPy's common type, but that narrow floats keep theirs."""
     a, b = pairs(real, whole)
@@ -356,6 +366,40 @@ def f(x, y):
     assert refused("h: int = 3") == (
         "h: int is no scalar type of kernels: write one, as in h: f32, or leave the annotation out"
     )
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_cdiv_rounds_up(name: str) -> None:
+    a, b = pairs(name, name)
+    (found,) = computed(name, name, name, ["tile.cdiv(a, b)"], a, b)
+    expected = [-(-int(one) // int(two)) if two else 0 for one, two in zip(a, b, strict=True)]
+    np.testing.assert_array_equal(found, np.array([each % 2**64 for each in expected], np.uint64).astype(a.dtype))
+
+
+def test_constants_from_outside_are_literals_unless_they_have_a_type() -> None:
+    extra = """import enum
+class Kind(enum.IntEnum):
+    BIG = 300
+class Sizes:
+    ROWS = 300
+COUNT = 300
+TYPED = np.uint32(300)
+"""
+    a = np.array([0, 1, 2, 60000], np.uint16)
+    body = "\n".join(f"assert (a + {each}).dtype == u16" for each in ("Kind.BIG", "Sizes.ROWS", "COUNT"))
+    body += "\nassert (a + TYPED).dtype == u32 and (a + np.int8(1)).dtype == i32\n"
+    kinds = ("u16", "u16", "u16", "u32")
+    expressions = ["a + Kind.BIG", "a * Sizes.ROWS", "a + COUNT", "a * TYPED"]
+    outputs = run(made(body + stored(expressions), "u16", "u16", kinds, extra), kinds, a, a)
+    with np.errstate(all="ignore"):
+        expected = [a + np.uint16(300), a * np.uint16(300), a + np.uint16(300), a * np.uint32(300)]
+    for text, found, right in zip(expressions, outputs, expected, strict=True):
+        np.testing.assert_array_equal(found, right, text)
+    for text in ("Kind.BIG", "Sizes.ROWS", "COUNT"):
+        assert refused(f"z0.store(a + {text})", "u8", extra=extra).startswith("u8 + 300: 300 does not fit in u8")
+        k = made(f"z0.store(a < {text})", "u8", "u8", ("bool_",), extra)
+        (found,) = run(k, ("bool_",), a.astype(np.uint8), a.astype(np.uint8))
+        assert found.all()
 
 
 def test_arguments_of_annotated_functions_narrow_as_same_kind() -> None:

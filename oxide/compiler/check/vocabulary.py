@@ -106,7 +106,7 @@ def refusal(shown: str, value: Any) -> str:
     if is_named_tuple(value):
         return f"{shown} is no structure that kernels can make: {problem_of(value)}"
     if value is thread.ThreadIndex:
-        return "a ThreadIndex comes only from thread.index_1d() and thread.index_2d(width)"
+        return "a ThreadIndex comes only from thread.index_1d(), thread.index_2d() and thread.index_3d()"
     if value is math.fsum:
         return f"{shown} keeps a list of sums, which kernels cannot: add in f64"
     if isinstance(getattr(value, "__self__", None), Random):

@@ -740,6 +740,19 @@ def test_a_graph_is_sanitized_at_each_launch() -> None:
             graph.launch().sync()
 
 
+@kernel(block=64, unchecked=True, sanitize="memory")
+def at_a_wrapped_index(w: u32, h: u32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = x[w * h]  # wraps
+
+
+def test_an_index_that_wrapped_in_an_unchecked_kernel_is_found() -> None:
+    error = found(at_a_wrapped_index, 65536, 65536, h2d(numbers(64)), zeros(1))
+    assert (error.kind, error.what, error.offset) == ("out-of-bounds", "x", 4 * 2**32)
+    assert error.line == line_of(at_a_wrapped_index, "wraps")
+
+
 def test_every_finding_of_a_launch_is_told() -> None:
     error = found(without_a_barrier, h2d(numbers(64)), zeros(64))
     notes = "\n".join(error.__notes__)

@@ -44,7 +44,7 @@ class Partition(Tensor):
 
     def store(self, tile: Any) -> None:
         tile = np.broadcast_to(tile, self.tile_shape)
-        assert np.asarray(tile).dtype == self.array.dtype or np.ndim(tile) == 0, (tile.dtype, self.array.dtype)
+        assert np.can_cast(tile.dtype, self.array.dtype, "same_kind"), (tile.dtype, self.array.dtype)
         whole = tuple(slice(i * size, i * size + size) for i, size in zip(self.index, self.tile_shape, strict=True))
         part = self.array[whole]
         part[...] = tile[tuple(map(slice, part.shape))]

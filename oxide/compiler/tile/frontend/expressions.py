@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from oxide.compiler.check import advice
 from oxide.compiler.source.annotated_locals import annotated_parameters
 from oxide.compiler.source.source import closure_values, parse_definition
@@ -306,10 +308,11 @@ class Expressions:
             return word(self.nodes, called.__name__, arguments, named)
         if isinstance(called, language.Function):
             return self._inlined(called, arguments, named)
-        if isinstance(called, ScalarType):
+        if isinstance(called, ScalarType) or (isinstance(called, type) and issubclass(called, np.generic)):
+            scalar = self.nodes.dtype(called)
             if len(arguments) != 1 or named:
-                self.nodes.refuse(f"{called.name}(…) takes one number")
-            return self.nodes.convert(self.nodes.lifted(arguments[0]), self.nodes.dtype(called))
+                self.nodes.refuse(f"{scalar.name}(…) takes one number")
+            return self.nodes.convert(self.nodes.lifted(arguments[0]), scalar)
         return self._python(called, arguments, named)
 
     def _python(self, called: Any, arguments: list[Any], named: dict[str, Any]) -> Any:

@@ -286,6 +286,8 @@ class Nodes:
     def dtype(self, value: Any) -> ScalarType:
         """Returns a dtype argument as a scalar type. Raises ``CompileError`` for any other value."""
         kind = OF_PYTHON.get(value, value) if isinstance(value, type) else value
+        if isinstance(kind, type) and issubclass(kind, np.generic):
+            kind = of_dtype(np.dtype(kind))
         if not isinstance(kind, ScalarType) or kind not in DTYPES:
             self.refuse(f"a dtype is one of {' '.join(each.name for each in DTYPES)}, not {self.shown(value)}")
         return kind
