@@ -33,12 +33,13 @@ from oxide import (
     h2d,
     i16,
     i32,
+    i64,
     kernel,
     thread,
     u8,
     zeros,
 )
-from oxide.errors import ArgumentError, CompileError
+from oxide.errors import ArgumentError, CompileError, SanitizerError
 
 SIZES = (1, 31, 257)
 WAYS = ("compiled", "interpreted")
@@ -218,7 +219,7 @@ def step(a: Slice[Particle], seconds: f32, c: DisjointSlice[Particle]) -> None:
 def heaviest(a: Slice[Particle], c: DisjointSlice[Particle]) -> None:
     c_elem = c.get_mut(thread.index_1d())
     if c_elem is not None:
-        best = a[0]
+        best: Particle = a[0]
         for i in range(1, len(a)):
             best = heavier(best, a[i])
         c_elem.value = best
@@ -442,6 +443,44 @@ def test_bodies_attract_each_other_as_in_float64(way: str, n: int) -> None:
     assert (found["mass"] == table["mass"]).all()
 
 
+def _of_one_name(kind: Any) -> Any:
+    class Named(NamedTuple):
+        first: kind  # type: ignore[valid-type]
+        second: f32
+
+    def copied(a: Slice[Named], c: DisjointSlice[Named]) -> None:
+        index = thread.index_1d()
+        c_elem = c.get_mut(index)
+        if c_elem is not None:
+            c_elem.value = Named(a[index.get()].first, second=2.0)
+
+    return Named, kernel(block=32)(copied)
+
+
+def test_two_structures_may_have_one_name() -> None:
+    for kind in (f64, u8, i32, Vec2[f32]):
+        made_of, copied = _of_one_name(kind)
+        table = np.ones(5, oxide.dtype_of(made_of))
+        found = ran("compiled", copied, h2d(table), zeros(5, made_of))
+        assert (found["first"] == 1).all()
+        assert (found["second"] == 2).all()
+
+
+@kernel(block=32, sanitize=("memory",))
+def past_the_end(a: Slice[Particle], n: i64, c: DisjointSlice[f32]) -> None:
+    c_elem = c.get_mut(thread.index_1d())
+    if c_elem is not None:
+        c_elem.value = a.unchecked[n].mass
+
+
+def test_the_sanitizer_knows_structures(device: str) -> None:
+    if device == "cuda":
+        pytest.skip("the sanitizer is the CPU device's")
+    assert ran("compiled", past_the_end, zeros(5, Particle), 4, zeros(1)) == 0
+    with pytest.raises(SanitizerError, match="a has 5 elements of 28 bytes; this is byte 140, element 5"):
+        ran("compiled", past_the_end, zeros(5, Particle), 5, zeros(1))
+
+
 # What is wrong
 
 
@@ -521,6 +560,26 @@ def of_python(a: DisjointSlice[i32]) -> None:
     made = Listed([1])  # noqa: F841
 
 
+def annotated_as_another(a: Slice[Record], c: DisjointSlice[f32]) -> None:
+    best: Particle = a[0]  # type: ignore[assignment]
+    c_elem = c.get_mut(thread.index_1d())
+    if c_elem is not None:
+        c_elem.value = best.mass
+
+
+def compared(a: Slice[Particle], c: DisjointSlice[f32]) -> None:
+    c_elem = c.get_mut(thread.index_1d())
+    if c_elem is not None and a[0] == a[1]:
+        c_elem.value = 1.0
+
+
+def of_two_classes(a: Slice[Particle], b: Slice[Record], c: DisjointSlice[f32]) -> None:
+    c_elem = c.get_mut(thread.index_1d())
+    if c_elem is not None:
+        one = a[0] if len(a) > 3 else b[0]
+        c_elem.value = one[0]  # type: ignore[assignment]
+
+
 def two_structures(a: Slice[Particle], c: DisjointSlice[f32]) -> None:
     c_elem = c.get_mut(thread.index_1d())
     if c_elem is not None:
@@ -544,7 +603,10 @@ def two_structures(a: Slice[Particle], c: DisjointSlice[f32]) -> None:
         (a_method_of_tuples, "Counter.count has the name of a method of tuples: rename the field"),
         (of_a_list, r"Listed.numbers is annotated list.*; the fields of a structure are scalars"),
         (of_python, "Listed is no structure that kernels can make: Listed.numbers is annotated list"),
-        (two_structures, "Particle"),
+        (two_structures, r"a\[0\] \+ a\[1\]"),
+        (annotated_as_another, "best is annotated as Particle and the value is Record"),
+        (compared, r"a\[0\] == a\[1\] is not supported in kernels"),
+        (of_two_classes, "Particle .*Record"),
     ],
 )
 def test_what_kernels_cannot_say_of_structures_is_a_compile_error(function: Callable[..., Any], problem: str) -> None:

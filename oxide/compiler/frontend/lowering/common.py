@@ -18,7 +18,7 @@ from oxide.compiler.ir.recognise import bounds_check
 from .composites import leaves, load_element, of_leaves, store_element
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, typing_registry, values_if
-from .types import PLACE, conversion_problem, display
+from .types import PLACE, OfElements, conversion_problem, display
 from .whole_numbers import whole
 
 _WORD = ir.IntType(64)
@@ -35,7 +35,7 @@ def structure(*kinds: Any, members: Callable[[Any], list[tuple[str, Any]]]) -> N
         register_model(kind)(Model)
 
 
-class Named:
+class Named(OfElements):
     """The base of the types that carry the name of a parameter, for faults. A value is converted as it is to a type
     that
     differs in the name alone. The type of what is one of two parameters has both names."""

@@ -36,7 +36,7 @@ from .composites import alignment_of
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import SliceType, check_indices
-from .types import PLACE, ComponentsType, StructuredType, display
+from .types import PLACE, ComponentsType, OfElements, StructuredType, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -45,7 +45,7 @@ _ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
 _numbers = itertools.count()
 
 
-class BlockArrayType(types.Type):  # type: ignore[misc]
+class BlockArrayType(OfElements, types.Type):  # type: ignore[misc]
     """The type of an array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is the
     alignment that the declaration asks for, or None. ``shown`` is the array's name in errors, which does not contain
     the alignment."""

@@ -16,10 +16,10 @@ from oxide.language.types import ScalarType
 
 from .composites import components, packed
 from .registry import bound, lowering_registry, note, parameters, typing_registry
-from .types import StructuredType, conversion_problem, display, structured
+from .types import OfElements, StructuredType, conversion_problem, display, structured
 
 
-class StructureClass(types.Callable):  # type: ignore[misc]
+class StructureClass(OfElements, types.Callable):  # type: ignore[misc]
     """The type of a structure's class."""
 
     def __init__(self, instance_type: StructuredType) -> None:

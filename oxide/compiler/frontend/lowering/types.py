@@ -102,13 +102,25 @@ class ComponentsType(types.NamedUniTuple):  # type: ignore[misc]
         return self
 
 
+class OfElements:
+    """The base of types whose names contain the type of their elements. numba keeps types by ``key``, which has the
+    type, too: the classes of two structures may have one name."""
+
+    name: str
+    dtype: Any
+
+    @property
+    def key(self) -> Any:
+        return self.name, self.dtype
+
+
 class StructuredType(types.NamedTuple):  # type: ignore[misc]
     """The type of a structure: numba's named tuple, whose fields have the types that the class declares."""
 
     def __init__(self, structure: StructureType) -> None:
         super().__init__([composite_of(kind) for kind in structure.kinds], structure.made_of)
         self.structure = structure
-        self.name = structure.identity
+        self.name = structure.name
 
     def __unliteral__(self) -> Any:
         return self
