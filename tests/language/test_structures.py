@@ -445,7 +445,7 @@ def test_bodies_attract_each_other_as_in_float64(way: str, n: int) -> None:
 
 def _of_one_name(kind: Any) -> Any:
     class Named(NamedTuple):
-        first: kind  # type: ignore[valid-type]
+        first: kind
         second: f32
 
     def copied(a: Slice[Named], c: DisjointSlice[Named]) -> None:

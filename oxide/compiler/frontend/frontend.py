@@ -89,7 +89,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     recorded_typings,
     refs,
     shared,
-    structures,
+    structure_operations,
     vector_operations,
     vectors,
     views,
@@ -303,7 +303,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if kind is not None:
                 return kind
         if not session().numba_style:
-            structure = structures.type_of_constant(val)
+            structure = structure_operations.type_of_constant(val)
             if structure is not None:
                 return structure
             literal = complex_numbers.type_of_constant(val)
@@ -332,7 +332,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
         if not session().numba_style:
-            if structures.is_structures(func):
+            if structure_operations.is_structures(func):
                 return func.get_call_type(self, args, kws)
             found = vector_operations.vector_signature(self, func, args)
             if found is not None:

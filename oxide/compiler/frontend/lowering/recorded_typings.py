@@ -24,7 +24,7 @@ from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import compiler_pass, session
 from .shared import BlockArrayType
-from .structures import is_structures
+from .structure_operations import is_structures
 from .tensor.fragments import FragmentType
 from .types import NAMES, OPEN, ComponentsType, StructuredType, is_narrowed
 from .vector_operations import AS_FUNCTIONS, VectorClass, method_of
