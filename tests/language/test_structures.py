@@ -646,6 +646,14 @@ def test_boxes_of_another_layout_are_refused_with_the_cure(given: Callable[[], A
         keys(h2d(given()), zeros(5, i32)).sync()
 
 
+def test_a_box_at_another_address_is_refused() -> None:
+    memory = zeros(16 * 5 + 8, u8).sync()
+    box = oxide.DeviceBox.from_raw_parts(memory.ptr + 8, (5,), oxide.dtype_of(Record), memory)
+    with pytest.raises(ArgumentError, match=r"no multiple of 16, where the structures of Slice\[Record\] begin; dup"):
+        keys(box, zeros(5, i32)).sync()
+    assert (ran("compiled", keys, dup(box), zeros(5, i32)) == 0).all()
+
+
 def test_a_view_of_one_field_is_refused_as_other_strided_views_are() -> None:
     box = h2d(particles(5)).sync()
     with pytest.raises(ArgumentError, match=r"a strided view.*dup\(view\) makes a contiguous box"):

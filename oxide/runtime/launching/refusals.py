@@ -159,10 +159,11 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
             )
         # A generic parameter is checked again when its type is known.
         if isinstance(parameter, Parameter) and not parameter.tile and box.ptr % parameter.alignment:
+            elements = "vectors" if parameter.structure is None else "structures"
             raise _refusal(
                 kernel,
                 parameter,
-                f"one at an address that is no multiple of {parameter.alignment}, where the elements of "
+                f"one at an address that is no multiple of {parameter.alignment}, where the {elements} of "
                 f"{parameter.annotation} begin; dup(box) copies it to such an address",
             )
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
