@@ -368,12 +368,13 @@ def f(x, y):
     )
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_cdiv_rounds_up(name: str) -> None:
-    a, b = pairs(name, name)
-    (found,) = computed(name, name, name, ["tile.cdiv(a, b)"], a, b)
+@pytest.mark.parametrize(("first", "second"), [*zip(INTEGERS, INTEGERS, strict=True), ("u8", "i8"), ("i16", "u8")])
+def test_cdiv_rounds_up(first: str, second: str) -> None:
+    a, b = pairs(first, second)
+    common = np.result_type(a, b)
+    (found,) = computed(first, second, wide(common), ["tile.cdiv(a, b)"], a, b)
     expected = [-(-int(one) // int(two)) if two else 0 for one, two in zip(a, b, strict=True)]
-    np.testing.assert_array_equal(found, np.array([each % 2**64 for each in expected], np.uint64).astype(a.dtype))
+    np.testing.assert_array_equal(found, np.array([each % 2**64 for each in expected], np.uint64).astype(common))
 
 
 def test_constants_from_outside_are_literals_unless_they_have_a_type() -> None:

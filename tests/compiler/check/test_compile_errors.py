@@ -119,7 +119,7 @@ def test_a_thread_index_cannot_be_made_or_computed_with() -> None:
     def read(a: Slice[f32]) -> None:
         x = a[thread.index_1d()]  # type: ignore[index]  # here
 
-    refuse(make, r"comes only from thread\.index_1d\(\) and thread\.index_2d")
+    refuse(make, r"comes only from thread\.index_1d\(\), thread\.index_2d\(\) and thread\.index_3d")
     refuse(add, r"\+ is not defined for ThreadIndex and 1; .*index\.get\(\)")
     refuse(compare, r"< is not defined for ThreadIndex and 3")
     refuse(convert, r"ThreadIndex")
