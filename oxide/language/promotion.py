@@ -271,3 +271,13 @@ def annotated(target: ScalarType, value: Operand) -> str | None:
             "wraps"
         )
     return None
+
+
+def narrows(target: ScalarType, value: Operand) -> bool:
+    """Returns whether an integer type does not hold all numbers that a value may have. A literal was checked, and a
+    place is never negative."""
+    if target.kind not in "iu" or value.scalar.kind not in "iu" or value.value is not None:
+        return False
+    low, high = target.limits
+    least, greatest = value.scalar.limits
+    return (0 if value.weak is Place else least) < low or greatest > high

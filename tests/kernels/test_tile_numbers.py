@@ -307,6 +307,27 @@ def test_stores_narrow_as_same_kind(target: str) -> None:
         assert text == f"store: z0 has elements of {target} and {why} wraps"
 
 
+def test_explain_lists_integers_that_narrow() -> None:
+    helper = "@tile.function\ndef f(x: i8) -> i8:\n    return x\n"
+    body = """total: u16 = 0
+for k in range(n):
+    total = total + a
+z0.store(a)
+tile.scatter(z0, tile.arange(4), f(a))
+z0.store(z0.index[0] + 7)
+z1.store(a)"""
+    text = made(body, "i32", "i32", ("i16", "i64"), helper).explain(z0=4, z1=4)
+    assert [line for line in text.splitlines() if "may wrap" in line] == [
+        f"line {line}: {target} takes {value} as {result}, which may wrap; write {result}(…) where that is meant"
+        for line, target, value, result in (
+            (10, "total", "i32", "u16"),
+            (11, "an element of z0", "i32", "i16"),
+            (12, "parameter x of f", "i32", "i8"),
+            (13, "an element of z0", "i64", "i16"),
+        )
+    ]
+
+
 def test_a_variable_has_one_type() -> None:
     text = refused("if n > 3:\n    t = a\nelse:\n    t = b\nz0.store(t)", "i32", "i16")
     assert text == (

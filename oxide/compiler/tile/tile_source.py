@@ -111,6 +111,7 @@ class TileSource:
             *_pipelines(plan),
             *_producer(plan),
             *_values(plan, program),
+            *map(str, program.narrowings),
         ]
         return Explanation("\n".join(lines), self.function.__code__.co_filename)
 

@@ -1,6 +1,6 @@
 """A kernel's loops as Python runs them: the reference that hoisted bounds checks are compared with.
 
-It walks the kernel's syntax tree one access at a time, with integers of 64 bits that wrap, and knows nothing of
+It walks the kernel's syntax tree one access at a time, with integers that wrap in their types, and knows nothing of
 hoisting. An access outside its slice reads 0 and goes on; the first is remembered. Views are lists of elements,
 made over whole numbers.
 """
@@ -9,8 +9,28 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+
+class Number(int):
+    """An integer of a type: "i64", "i32", "u32", or "literal". ``whole`` is the number that it would be in 64 bits."""
+
+    kind: str
+    whole: int
+
+
+def number(kind: str, value: int, whole: int | None = None) -> Number:
+    """An integer that wraps in its type. The chain of an index begins anew without ``whole``."""
+    made = Number(value % 2**32 if kind == "u32" else wrap(value, 32 if kind == "i32" else 64))
+    made.kind, made.whole = kind, int(made) if whole is None else wrap(whole)
+    return made
+
+
+def common(first: str, second: str) -> str:
+    """The type of two integers together."""
+    typed = {first, second} - {"literal"}
+    return (typed.pop() if len(typed) == 1 else "i64") if typed else "literal"
 
 
 @dataclass
@@ -23,9 +43,11 @@ class View:
 
 @dataclass
 class Interpreter:
-    """One thread. ``variables`` are its parameters; slices are lists of ints, matrices NumPy's arrays."""
+    """One thread. ``variables`` are its parameters; slices are lists of ints, matrices NumPy's arrays. A parameter is
+    an i64 if ``kinds`` has no other type for it."""
 
     variables: dict[str, Any]
+    kinds: dict[str, str] = field(default_factory=dict)
     first_fault: tuple[str, int, int, int] | None = None
     result: int | None = None
     steps: int = 0
@@ -43,8 +65,8 @@ class Interpreter:
                 self.variables[name] = self._value(value)
             case ast.Assign(targets=[ast.Attribute(attr="value")], value=value):
                 self.result = self._value(value)
-            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-                self.variables[name] = wrap(self.variables[name] + self._value(value))
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                self.variables[name] = self._value(ast.BinOp(ast.Name(target.id), op, value))
             case ast.If(test=test, body=body, orelse=orelse):
                 self.run(body if self._value(test) else orelse)
             case ast.For(target=target, iter=iterated, body=body) if not _is_range(iterated):
@@ -78,34 +100,34 @@ class Interpreter:
 
     def _value(self, node: ast.expr) -> Any:
         match node:
-            case ast.Constant(value=value):
-                return value
+            case ast.Constant(value=int(value)):
+                return number("literal", value)
             case ast.Name(id=name):
-                return self.variables[name]
+                found = self.variables[name]
+                return number(self.kinds.get(name, "i64"), found) if type(found) is int else found
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return wrap(-self._value(operand))
+                value = self._value(operand)
+                return number(value.kind, -value, -value.whole)
             case ast.BinOp(left=left, op=op, right=right):
-                return wrap(_OPERATIONS[type(op)](self._value(left), self._value(right)))
+                return _computed(type(op), self._value(left), self._value(right))
             case ast.BoolOp(op=ast.And(), values=values):
                 return all(self._value(value) for value in values)
             case ast.Compare(left=left, ops=[ast.IsNot()]):
                 return self._value(left) is not None
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return _COMPARISONS[type(op)](self._value(left), self._value(right))
-            case ast.Call(func=ast.Name(id="i32"), args=[value]):
-                return wrap(self._value(value), 32)
-            case ast.Call(func=ast.Name(id="u32"), args=[value]):
-                return self._value(value) % 2**32
-            case ast.Call(func=ast.Name(id="i64"), args=[value]):
-                return wrap(self._value(value))
+            case ast.Call(func=ast.Name(id="i32" | "u32" | "i64" as kind), args=[value]):
+                return number(kind, self._value(value))
             case ast.Call(func=ast.Name(id="min"), args=[left, right]):
-                return min(self._value(left), self._value(right))
+                first, second = self._value(left), self._value(right)
+                least = min(first, second)
+                return number(common(first.kind, second.kind), least, least.whole)
             case ast.Call(func=ast.Name(id="len"), args=[view]):
-                return len(self._value(view).elements)
+                return number("i64", len(self._value(view).elements))
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=part), args=args):
-                return self._view(name, part, *(self._value(arg) for arg in args))
+                return self._view(name, part, *(self._value(arg).whole for arg in args))
             case ast.Subscript(value=ast.Name(id=name), slice=index):
-                return self._read(name, self._value(index), node.lineno)
+                return number("i64", self._read(name, self._value(index).whole, node.lineno))
             case _:
                 raise NotImplementedError(ast.unparse(node))
 
@@ -155,6 +177,14 @@ class TooLong(Exception):
 
 class _Break(Exception):
     pass
+
+
+def _computed(operator: type[ast.operator], left: Number, right: Number) -> Number:
+    """The result of an operator, in the type of both operands, or of the left one for a shift."""
+    kind = left.kind if operator is ast.LShift else common(left.kind, right.kind)
+    function = _OPERATIONS[operator]
+    chained = operator not in (ast.FloorDiv, ast.Mod)
+    return number(kind, function(int(left), int(right)), function(left.whole, right.whole) if chained else None)
 
 
 def wrap(number: int, bits: int = 64) -> int:

@@ -303,14 +303,10 @@ def _no_number(value: Any) -> str | None:
 
 
 def is_narrowed(given: Any, wanted: Any) -> bool:
-    """Returns whether an integer type does not hold all numbers of another. A literal was checked, and a place is never
-    negative."""
-    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer):
+    """Returns whether an integer type does not hold all numbers of another, by ``promotion.narrows``."""
+    if not isinstance(given, types.Integer) or not isinstance(wanted, types.Integer) or isinstance(wanted, WeakInteger):
         return False
-    if isinstance(given, types.IntegerLiteral) or isinstance(wanted, WeakInteger):
-        return False
-    least = 0 if isinstance(given, Place) else given.minval
-    return bool(least < wanted.minval or given.maxval > wanted.maxval)
+    return promotion.narrows(operand_of(wanted).scalar, operand_of(given))
 
 
 def display(numba_type: Any) -> str:

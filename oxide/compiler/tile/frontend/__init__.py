@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from oxide.compiler.source.faults import Narrowing
 from oxide.compiler.source.source import parse_definition
 from oxide.compiler.tile.ir import Region, Site
 from oxide.language.types import ScalarType
@@ -28,6 +29,8 @@ class Program:
     body: Region
     tensors: tuple[TensorParameter, ...]
     sites: tuple[Site, ...]
+    narrowings: tuple[Narrowing, ...]
+    """The integers that narrow where no conversion is written."""
 
     @property
     def grid(self) -> TensorParameter:
@@ -58,4 +61,4 @@ def parse(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Progra
             (scope[name],) = given
     statements.expressions.scopes.append(scope)
     statements.begin(tree.body, returns=True)
-    return Program(nodes.region, tuple(tensors), tuple(nodes.sites))
+    return Program(nodes.region, tuple(tensors), tuple(nodes.sites), tuple(sorted(nodes.narrowings)))

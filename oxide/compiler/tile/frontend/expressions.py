@@ -374,7 +374,9 @@ class Expressions:
         declared = annotated_parameters(function)
         for name in declared.keys() & bound.arguments.keys():
             what = f"{called.__name__}: parameter {name} is"
-            bound.arguments[name] = nodes.accepted(bound.arguments[name], declared[name], called.__name__, what)
+            bound.arguments[name] = nodes.accepted(
+                bound.arguments[name], declared[name], f"parameter {name} of {called.__name__}", what
+            )
         tree, shift = parse_definition(function)
         outer = nodes.function, nodes.shift, nodes.at, nodes.depth
         nodes.function, nodes.shift, nodes.depth = function, shift, 0
@@ -390,7 +392,9 @@ class Expressions:
         nodes.function, nodes.shift, nodes.at, nodes.depth = outer
         if "return" not in declared:
             return result
-        return nodes.accepted(result, declared["return"], called.__name__, f"{called.__name__} is declared to return")
+        return nodes.accepted(
+            result, declared["return"], f"the result of {called.__name__}", f"{called.__name__} is declared to return"
+        )
 
     def _method(self, called: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
         this, name = called.this, called.name

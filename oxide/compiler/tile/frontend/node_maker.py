@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar, final
 
 import numpy as np
 
+from oxide.compiler.source.faults import Narrowing
 from oxide.compiler.source.source import located
 from oxide.compiler.tile.ir import BOOL, DTYPES, F64, I64, U64, Node, Region, Site
 from oxide.errors import CompileError
@@ -63,6 +64,7 @@ class Nodes:
         self.shift = shift
         self.region = Region(None)
         self.sites: list[Site] = []
+        self.narrowings: set[Narrowing] = set()
         self.at: Any = None
         self.depth = 0
         self._count = 0
@@ -187,14 +189,17 @@ class Nodes:
         return self.cast(value, dtype)
 
     def accepted(
-        self, value: Any, dtype: ScalarType, name: str, what: str, rule: Callable[..., str | None] = promotion.stored
+        self, value: Any, dtype: ScalarType, target: str, what: str, rule: Callable[..., str | None] = promotion.stored
     ) -> Node:
-        """Returns a value that ``name`` takes, in the type ``dtype`` that it has: an element, a parameter or a
+        """Returns a value that ``target`` takes, in its type ``dtype``: an element, a parameter, a result or a
         variable. If the rule does not allow it, raises a ``CompileError`` that begins with ``what``."""
-        found = self.lifted(value, name)
+        found = self.lifted(value, target)
         problem = rule(dtype, found.operand)
         if problem is not None:
             self.refuse(f"{what} {dtype.name} and {problem}")
+        if promotion.narrows(dtype, found.operand):
+            line, file = self.at.lineno + self.shift, self.function.__code__.co_filename
+            self.narrowings.add(Narrowing(file, line, target, found.dtype.name, dtype.name))
         return self.convert(found, dtype)
 
     def broadcast(self, value: Node, shape: tuple[int, ...]) -> Node:

@@ -422,7 +422,9 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any = 0) -> Node:
 def _elements(build: Nodes, tensor: TensorParameter, values: Any, what: str) -> Node:
     """Returns the node of values to write to a tensor, in its type. Raises ``CompileError`` if they may not be stored
     in it."""
-    return build.accepted(values, tensor.scalar, what, f"{what}: {tensor.name} has elements of")
+    return build.accepted(
+        values, tensor.scalar, f"an element of {tensor.name}", f"{what}: {tensor.name} has elements of"
+    )
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
