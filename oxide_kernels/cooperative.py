@@ -126,7 +126,7 @@ def block_broadcast(value: T, source: i64, dtype: Any) -> T:
     """Returns, in every thread, the value of thread number ``source`` of the block, converted to ``dtype``."""
     slot = SharedArray(1, dtype)
     if linear_thread() == source:
-        slot[0] = dtype(value)
+        slot[0] = value
     thread.sync_threads()
     result = slot[0]
     thread.sync_threads()

@@ -74,13 +74,13 @@ def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
             for i in range(4 * t, width, 4 * threads):
                 m0, m1, m2, m3 = matrix.unchecked.load4(start + i)
                 v0, v1, v2, v3 = vector.unchecked.load4(i)
-                a += wide(m0) * wide(v0)
-                b += wide(m1) * wide(v1)
-                c += wide(m2) * wide(v2)
-                d += wide(m3) * wide(v3)
+                a += wide(m0) * v0
+                b += wide(m1) * v1
+                c += wide(m2) * v2
+                d += wide(m3) * v3
         else:
             for i in range(t, width, threads):
-                a += wide(matrix.unchecked[start + i]) * wide(vector.unchecked[i])
+                a += wide(matrix.unchecked[start + i]) * vector.unchecked[i]
         total = (a + b) + (c + d)
         for step in unroll(range(5)):
             total += warp.shuffle_xor(total, 16 >> step)

@@ -234,7 +234,7 @@ def kernel_of(form: Form) -> Kernel:
             query, column = first + own + o.row(i), o.column(i)
             if query < query_end and column < out.shape[1]:
                 row, share = query_base + query * query_stride, kept[i % 4 // 2]
-                left, right = dtype(o[i] * share), dtype(o[i + 1] * share)
+                left, right = o[i] * share, o[i + 1] * share
                 if pairs:
                     to.store2((row, column), left, right)
                 else:

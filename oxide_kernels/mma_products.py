@@ -174,13 +174,13 @@ def finisher(form: Form) -> Any:
         """Returns an element of the result before it is rounded to the result's type."""
         if adds_bias_alone:
             return activate(intrinsics.fma(alpha, total, bias))
-        value = wide(alpha * wide(total))
+        value = alpha * wide(total)
         if has_scales:
-            value = wide(value * (scales[0][row] * scales[1][column]))
+            value = value * (scales[0][row] * scales[1][column])
         if adds:
-            value = wide(value + beta * wide(c.unchecked_mut[row, column]))
+            value = value + beta * c.unchecked_mut[row, column]
         if has_bias:
-            value = wide(value + bias)
+            value = value + bias
         return activate(value)
 
     return finished
@@ -195,7 +195,7 @@ def bias_reader(form: Form) -> Any:
     @device
     def read(bias: Any, column: i64) -> wide:
         if has_bias:
-            return wide(bias[column])
+            return bias[column]
         return wide(0)
 
     return read
@@ -213,7 +213,7 @@ def factor_of(form: Form) -> Any:
         """Returns the number by which every sum is multiplied: ``alpha``, times both scales if each operand has one
         scale."""
         if has_scales:
-            return wide(alpha * (scales[0][0] * scales[1][0]))
+            return alpha * (scales[0][0] * scales[1][0])
         return alpha
 
     return factor

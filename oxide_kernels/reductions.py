@@ -172,13 +172,13 @@ def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
         for turn in range(rounds):
             for i in unroll(range(4)):
                 a, b, c, d = input.unchecked.load4(4 * (first + (4 * turn + i) * stride))
-                s0 += parts.dtype(a)
-                s1 += parts.dtype(b)
-                s2 += parts.dtype(c)
-                s3 += parts.dtype(d)
+                s0 += a
+                s1 += b
+                s2 += c
+                s3 += d
         done = 16 * rounds * stride
     for i in range(done + first, len(input), stride):
-        s0 += parts.dtype(input[i])
+        s0 += input[i]
     total = block_sum((s0 + s1) + (s2 + s3), parts.dtype)
     if thread.thread_idx.x == 0:
         parts.unchecked_mut[thread.block_idx.x] = total
@@ -211,13 +211,13 @@ def _partial_dots(a: Slice[T], b: Slice[T], parts: DisjointSlice[A]) -> None:
                 at = 4 * (first + (2 * turn + i) * stride)
                 a0, a1, a2, a3 = a.unchecked.load4(at)
                 b0, b1, b2, b3 = b.unchecked.load4(at)
-                s0 += parts.dtype(a0) * parts.dtype(b0)
-                s1 += parts.dtype(a1) * parts.dtype(b1)
-                s2 += parts.dtype(a2) * parts.dtype(b2)
-                s3 += parts.dtype(a3) * parts.dtype(b3)
+                s0 += parts.dtype(a0) * b0
+                s1 += parts.dtype(a1) * b1
+                s2 += parts.dtype(a2) * b2
+                s3 += parts.dtype(a3) * b3
         done = 8 * rounds * stride
     for i in range(done + first, len(a), stride):
-        s0 += parts.dtype(a[i]) * parts.dtype(b[i])
+        s0 += parts.dtype(a[i]) * b[i]
     total = block_sum((s0 + s1) + (s2 + s3), parts.dtype)
     if thread.thread_idx.x == 0:
         parts.unchecked_mut[thread.block_idx.x] = total

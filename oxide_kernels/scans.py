@@ -149,7 +149,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         t = thread.thread_idx.x % block
         lane, warp_number = t % 32, t // 32
         if t == 0:
-            number[0] = i64(told.fetch_add(0, 1))
+            number[0] = told.fetch_add(0, 1)
         thread.sync_threads()
         tile = number[0]
 
@@ -159,12 +159,12 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         if by_fours:
             for v in unroll(range(vectors)):
                 a, b, c, d = input.unchecked.streaming.load4(first + 128 * v)
-                x[v, 0], x[v, 1], x[v, 2], x[v, 3] = wide(a), wide(b), wide(c), wide(d)
+                x[v, 0], x[v, 1], x[v, 2], x[v, 3] = a, b, c, d
         else:
             for v in unroll(range(vectors)):
                 for j in unroll(range(4)):
                     at = first + 128 * v + j
-                    x[v, j] = wide(input.unchecked[at]) if at < length else wide(0)
+                    x[v, j] = input.unchecked[at] if at < length else 0
 
         of_warp = wide(0)
         for v in unroll(range(vectors)):
@@ -221,11 +221,11 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def bits_of_float(value: Any) -> u64:
-        return u64(intrinsics.to_bits(value))
+        return intrinsics.to_bits(value)
 
     @device
     def bits_of_integer(value: Any) -> u64:
-        return u64(unsigned(value))
+        return unsigned(value)
 
     @device
     def float_of_bits(bits: u64) -> Any:
@@ -252,9 +252,9 @@ def _words(wide: Any) -> tuple[Any, Any]:
         or if the two words that were read belong to different sums."""
         if one:
             word = told.load(1 + tile)
-            return i64(word >> 32), of_bits(word & 0xFFFFFFFF)
+            return word >> 32, of_bits(word & 0xFFFFFFFF)
         low, high = told.load(1 + 2 * tile), told.load(2 + 2 * tile)
-        flag = i64(low >> 32) if low >> 32 == high >> 32 else 0
+        flag = low >> 32 if low >> 32 == high >> 32 else 0
         return flag, of_bits((low & 0xFFFFFFFF) | (high << 32))
 
     return tell, listen

@@ -259,8 +259,6 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                     for i in unroll(range(0, held, 2)):
                         query, share = row + o.row(i), kept[i % 4 // 2]
                         if query < queries:
-                            to.store2(
-                                (pair * queries + query, o.column(i)), dtype(o[i] * share), dtype(o[i + 1] * share)
-                            )
+                            to.store2((pair * queries + query, o.column(i)), o[i] * share, o[i + 1] * share)
 
     return attention

@@ -117,7 +117,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         for i in unroll(range(pairs // 2)):
             if early and whole:
                 one, two = bias.load2(col + total.column(4 * i))
-                biases[i, 0], biases[i, 1] = wide(one), wide(two)
+                biases[i, 0], biases[i, 1] = one, two
             else:
                 biases[i, 0], biases[i, 1] = wide(0), wide(0)
 
@@ -168,8 +168,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             row, column = top + total.row(i), col + total.column(i)
             out.store2(
                 (row, column),
-                out_dtype(finished(total[i], alpha, scales, bias_at(bias, column), beta, c, row, column)),
-                out_dtype(finished(total[i + 1], alpha, scales, bias_at(bias, column + 1), beta, c, row, column + 1)),
+                finished(total[i], alpha, scales, bias_at(bias, column), beta, c, row, column),
+                finished(total[i + 1], alpha, scales, bias_at(bias, column + 1), beta, c, row, column + 1),
             )
 
     @device
@@ -183,7 +183,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             row, column = top + total.row(i), col + total.column(i)
             if row < end and column < c.shape[1]:
                 added = bias_at(bias, column)
-                out[row, column] = out_dtype(finished(total[i], alpha, scales, added, beta, c, row, column))
+                out[row, column] = finished(total[i], alpha, scales, added, beta, c, row, column)
 
     @kernel(block=THREADS, unchecked=True, cluster=blocks if blocks > 1 else None)
     def wgmma_product(

@@ -84,10 +84,10 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         tiles = down * u32((across + (tile_n - 1)) // tile_n)
         rank = tensor.cluster.rank() if parts > 1 else 0
         number = thread.block_idx.x // parts
-        product, number = i64(number // tiles), number % tiles
-        row, col = i64(number % down) * tile_m, i64(number // down) * tile_n
+        product, number = number // tiles, number % tiles
+        row, col = number % down * tile_m, number // down * tile_n
         steps = (k + (depth - 1)) // depth
-        each = i64((u32(steps) + u32(parts - 1)) // u32(parts))
+        each = (u32(steps) + (parts - 1)) // parts
         begin = rank * each
         count = min(each, steps - begin)
         group = thread.thread_idx.x // 128
@@ -151,7 +151,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                 for part in unroll(range(parts)):
                     theirs = tensor.cluster.remote(sums, part) if parts > 1 else sums
                     found += theirs[0, r, s] + theirs[1, r, s]
-                out[above + i, j] = out_dtype(finished(found, by, scales, bias_at(bias, j), beta, c, above + i, j))
+                out[above + i, j] = finished(found, by, scales, bias_at(bias, j), beta, c, above + i, j)
         if parts > 1:
             tensor.cluster.meet()  # no block ends before the others have read its sums
 
