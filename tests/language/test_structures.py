@@ -128,6 +128,7 @@ def test_zeros_and_transfers_take_structures() -> None:
     box = zeros(5, Particle).sync()
     assert box.dtype == oxide.dtype_of(Particle)
     assert d2h(box).sync().tobytes() == bytes(5 * 28)
+    assert oxide.pinned_empty(5, Particle).dtype == box.dtype
     table = everything(9)
     assert (d2h(h2d(table)).sync() == table).all()
 
