@@ -50,6 +50,7 @@ from oxide.language.slices import (
     Slice4,
     Slice5,
 )
+from oxide.language.structures import dtype_of
 from oxide.language.thread import ThreadIndex
 from oxide.language.types import (
     bf16,
@@ -71,7 +72,7 @@ from oxide.language.types import (
     u64,
 )
 from oxide.language.unroll import unroll
-from oxide.language.vectors import Vec2, Vec3, Vec4, dtype_of
+from oxide.language.vectors import Vec2, Vec3, Vec4
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.devices.runtime import Device, SchedulingPolicy, devices, init_device_contexts
 from oxide.runtime.devices.scheduling import SingleStream, StreamPoolRoundRobin, policy_of

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 import numpy as np
 
 from . import types
-from .types import ScalarType, as_dtype
+from .types import ScalarType
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,15 +62,6 @@ class VectorType:
 
     def __repr__(self) -> str:
         return self.name
-
-
-def dtype_of(kind: Any) -> np.dtype[Any]:
-    """Returns the NumPy dtype in which a type of kernels is in memory.
-
-    For ``Vec3[f32]`` it is ``np.dtype((np.float32, (3,)))``, so that an array of n vectors has the shape (n, 3).
-    Raises ``TypeError`` for what has no dtype.
-    """
-    return kind.dtype if isinstance(kind, VectorType) else as_dtype(kind, "dtype_of")
 
 
 class Vector(Generic[T]):

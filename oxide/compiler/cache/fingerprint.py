@@ -41,6 +41,7 @@ from oxide.compiler.source.source import EMPTY, as_written, closure_values, line
 from oxide.driver import records
 from oxide.errors import cell_of
 from oxide.host import disk
+from oxide.language.structures import is_structure, structure_of
 from oxide.language.tile import Function as TileFunction
 from oxide.language.tile import Word as TileWord
 from oxide.language.types import ScalarType
@@ -268,6 +269,8 @@ class _Text:
         if not isinstance(items, tuple) and self._again(items if holder is None else holder, attributes):
             return
         self.add("sequence", _name_of(type(items)), str(len(items)), *getattr(items, "_fields", ()))
+        if is_structure(type(items)):
+            self.add(structure_of(type(items)).identity)
         for item in items:
             self.value(item, attributes)
 
@@ -300,6 +303,10 @@ class _Text:
             return
         if not is_module and issubclass(value, tuple):
             self.add(*getattr(value, "_fields", ()))
+            if is_structure(value):
+                self.add(structure_of(value).identity)
+                self._sequence(tuple(value._field_defaults.values()), ())
+                attributes = tuple(name for name in attributes if name not in value._fields)
         for attribute in attributes:
             found = getattr(value, attribute, _ABSENT)  # may come from a base class or a module's __getattr__
             if found is not _ABSENT:

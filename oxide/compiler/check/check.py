@@ -28,6 +28,7 @@ from oxide.errors import CompileError
 from oxide.host.messages import written
 from oxide.language import thread
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.structures import StructureType, is_named_tuple
 from oxide.language.types import ScalarType
 from oxide.language.unroll import unroll
 from oxide.language.vectors import Vector, VectorType
@@ -191,7 +192,7 @@ class _Body:
         self.outer = {name: value for name, value in outer.items() if value is not EMPTY}
         self.empty = outer.keys() - self.outer.keys()
         """The closure variables that have no value yet."""
-        self.annotated: dict[str, ScalarType | VectorType] = {}
+        self.annotated: dict[str, ScalarType | VectorType | StructureType] = {}
         """The types of the annotated local variables that were visited."""
 
     def check_once(self, values: dict[str, Uniform]) -> None:
@@ -395,7 +396,7 @@ class _Body:
             return f"only a local variable has an annotation in a kernel: write {name} = {instead}"
         if name in self.parameters:
             return f"{name} is a parameter, and its type is that of the call: annotate a variable of another name"
-        if not isinstance(kind, ScalarType | VectorType):
+        if not isinstance(kind, ScalarType | VectorType | StructureType):
             dtype = dtype_name(kind)
             return f"{name}: {shown} is no scalar type of kernels: write " + (
                 f"{name}: {dtype}" if dtype is not None else f"one, as in {name}: f32, or leave the annotation out"
@@ -652,7 +653,8 @@ class _Body:
             if isinstance(node, ast.Name) and node.id not in self.assigned and node.id not in self.parameters:
                 raise self._error(node, advice.undefined(node.id, {*self.outer, *self.assigned, *self.parameters}))
             return
-        is_type = isinstance(value, ScalarType | VectorType) or (isinstance(value, type) and issubclass(value, Vector))
+        of_language = isinstance(value, type) and (issubclass(value, Vector) or is_named_tuple(value))
+        is_type = isinstance(value, ScalarType | VectorType) or of_language
         if callable(value) and not is_type and not is_numbas(value):
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):

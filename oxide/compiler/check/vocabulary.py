@@ -27,6 +27,7 @@ from oxide.language import (  # noqa: F401 - each declares its functions
     warp,
 )
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
+from oxide.language.structures import is_named_tuple, problem_of
 from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
 from oxide.language.vectors import VECTORS, Vector, VectorType
@@ -75,6 +76,9 @@ def is_usable(value: Any) -> bool:
         return _problem_with_array(value) is None
     if of_narrow_scalar(value) is not None:
         return True
+    made_of = value if isinstance(value, type) else type(value)
+    if is_named_tuple(made_of):
+        return problem_of(made_of) is None
     return is_of_the_language(value) or isinstance(
         value,
         ScalarType
@@ -99,6 +103,8 @@ def refusal(shown: str, value: Any) -> str:
         return f"{shown} is {written(value)}, which does not fit in 64 bits"
     if isinstance(value, np.ndarray):
         return f"{shown} {_problem_with_array(value)}"
+    if is_named_tuple(value):
+        return f"{shown} is no structure that kernels can make: {problem_of(value)}"
     if value is thread.ThreadIndex:
         return "a ThreadIndex comes only from thread.index_1d(), thread.index_2d() and thread.index_3d()"
     if value is math.fsum:

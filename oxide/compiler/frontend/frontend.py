@@ -53,10 +53,12 @@ from oxide.compiler.frontend.lowering.types import (
     NUMBA_TYPES,
     OPEN,
     ComponentsType,
+    StructuredType,
     argument_type,
     conversion_problem,
     display,
     numba_type,
+    structured,
 )
 from oxide.compiler.frontend.variables import UncountedLower
 from oxide.compiler.ir.portable import LoweredKernel
@@ -87,6 +89,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     recorded_typings,
     refs,
     shared,
+    structure_operations,
     vector_operations,
     vectors,
     views,
@@ -300,6 +303,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if kind is not None:
                 return kind
         if not session().numba_style:
+            structure = structure_operations.type_of_constant(val)
+            if structure is not None:
+                return structure
             literal = complex_numbers.type_of_constant(val)
             if literal is not None:
                 return literal
@@ -326,6 +332,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         given = args
         if not session().numba_style:
+            if structure_operations.is_structures(func):
+                return func.get_call_type(self, args, kws)
             found = vector_operations.vector_signature(self, func, args)
             if found is not None:
                 return func.get_call_type(self, args, kws)
@@ -416,7 +424,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         if isinstance(target, refs.RefType) and attr == "value":
             if not common.check_value(target.dtype, value):
                 raise errors.TypingError("the value of an element")
-        elif isinstance(target, ComponentsType):
+        elif isinstance(target, ComponentsType | StructuredType):
             _refuse_change(target)
         elif not session().numba_style and isinstance(target, types.Complex):
             note("the parts of a complex number are not assigned to: make another one, as in complex(real, z.imag)")
@@ -428,6 +436,10 @@ def _refuse_change(target: Any) -> None:
     if isinstance(target, ComponentsType):
         note(f"a {display(target)} does not change: make another one, as in {target.name}(…)")
         raise errors.TypingError("a component of a vector")
+    if isinstance(target, StructuredType):
+        field = target.fields[0]
+        note(f"a {display(target)} does not change: make another one, as in a._replace({field}=…), and store it whole")
+        raise errors.TypingError("a field of a structure")
 
 
 def _check_index(array: Any, index: Any) -> None:
@@ -679,8 +691,11 @@ def _parameter_type(parameter: Closed) -> Any:
         elements = [_parameter_type(element) for element in parameter.lifted.elements]
         if issubclass(parameter.lifted.made_of, Vector):
             return ComponentsType(elements[0], parameter.lifted.made_of)
-        return types.BaseTuple.from_types(elements, parameter.lifted.made_of)
-    scalar = NUMBA_TYPES[parameter.scalar.name]
+        return structured(parameter.lifted.made_of) or types.BaseTuple.from_types(elements, parameter.lifted.made_of)
+    if parameter.structure is not None:
+        scalar = StructuredType(parameter.structure)
+    else:
+        scalar = NUMBA_TYPES[parameter.scalar.name]
     if parameter.kind == "scalar":
         return scalar
     if parameter.components > 1:

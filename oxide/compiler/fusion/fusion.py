@@ -94,13 +94,16 @@ def reason_against(special: Specialization) -> str | None:
     if special.description.sanitize | sanitizing.requested():
         return "it is sanitized"
     if _has_vectors(special):
-        return "it has slices of vectors"
+        return "it has slices of vectors or structures"
     found = element_form_of(special).elementwise
     return found if isinstance(found, str) else None
 
 
 def _has_vectors(special: Specialization) -> bool:
-    return any(isinstance(each, Parameter) and each.components > 1 for each in special.parameters)
+    return any(
+        isinstance(each, Parameter) and (each.components > 1 or each.structure is not None)
+        for each in special.parameters
+    )
 
 
 def element_form_of(special: Specialization) -> Specialization:
@@ -467,7 +470,7 @@ def reads_of(special: Specialization, parameter: str) -> Reads | str:
             "it has numba-cuda's semantics": described.adopted
             or any(isinstance(each, NumbaParameter) for each in special.parameters),
             "it has clusters of blocks": described.cluster is not None,
-            "it has slices of vectors": _has_vectors(special),
+            "it has slices of vectors or structures": _has_vectors(special),
             "it copies tiles": bool(special.needs.tiled),
             "it has line tables": described.lineinfo,
             "it is interpreted": described.interpreted,

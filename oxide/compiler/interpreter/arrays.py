@@ -25,6 +25,7 @@ from oxide.compiler.primitives.numbers import (
     GREATEST,
     WRAP,
     bits_of,
+    converter_of,
     greatest,
     least,
     part_of,
@@ -33,11 +34,14 @@ from oxide.compiler.primitives.numbers import (
 from oxide.compiler.signature.signature import ROWS
 from oxide.compiler.source.typings import ArrayElements
 from oxide.language import narrow
+from oxide.language.structures import StructureType
 from oxide.language.types import NARROW, SCALARS, ScalarType
+from oxide.language.vectors import VectorType
 
 from .threads import Thread, current, here
 
 Index: TypeAlias = int | tuple[int, ...]
+Kind: TypeAlias = str | StructureType
 
 _DTYPES = {name: scalar.bits_dtype if scalar.precision else scalar.dtype for name, scalar in SCALARS.items()}
 """The NumPy dtype that holds the elements of each type. A narrow float is held as an unsigned integer with its bits, so
@@ -49,39 +53,43 @@ _signed = WRAP["i64"]
 
 @final
 class Memory:
-    """Elements of one type in row-major order. ``array`` holds them in the device's representation, and the components
-    of vectors one by one. ``address`` is that of the elements for compiled code; 0 stands for that of an array of a
-    block, which begins at a multiple of 16."""
+    """Elements of one type in row-major order: of numbers or vectors, for which ``kind`` is the type's name, or of
+    structures, for which it is their ``StructureType``. ``array`` holds them in the device's representation, and the
+    components of vectors one by one. ``address`` is that of the elements for compiled code; 0 stands for that of an
+    array of a block, which begins at a multiple of 16."""
 
-    __slots__ = ("address", "array", "components", "convert", "dtype", "is_narrow", "scalar")
+    __slots__ = ("address", "array", "components", "convert", "dtype", "is_narrow", "scalar", "structure")
 
-    def __init__(self, dtype: str, array: np.ndarray[Any, Any], address: int = 0) -> None:
-        self.dtype = dtype
+    def __init__(self, kind: Kind, array: np.ndarray[Any, Any], address: int = 0) -> None:
+        self.structure = kind if isinstance(kind, StructureType) else None
+        self.dtype = dtype = kind.name if isinstance(kind, StructureType) else kind
         self.array = array
         self.address = address
         self.components = COMPONENTS.get(dtype)
         self.scalar = part_of(dtype)
         self.is_narrow = self.scalar in NARROW
-        self.convert = CONVERT[dtype]
+        self.convert = CONVERT[dtype] if self.structure is None else converter_of(kind)
 
     @classmethod
-    def at(cls, dtype: str, address: int, count: int) -> Memory:
+    def at(cls, kind: Kind, address: int, count: int) -> Memory:
         """Returns the elements at an address in host memory."""
-        kind, count = _DTYPES[part_of(dtype)], count * _count(dtype)
+        dtype, count = _dtype(kind), count * _count(kind)
         if count == 0:
-            return cls(dtype, np.empty(0, kind), address)
-        content = memoryview((ctypes.c_char * (count * kind.itemsize)).from_address(address))
-        return cls(dtype, np.frombuffer(content, kind), address)
+            return cls(kind, np.empty(0, dtype), address)
+        content = memoryview((ctypes.c_char * (count * dtype.itemsize)).from_address(address))
+        return cls(kind, np.frombuffer(content, dtype), address)
 
     @classmethod
-    def new(cls, dtype: str, count: int) -> Memory:
+    def new(cls, kind: Kind, count: int) -> Memory:
         """Returns new elements, all 0."""
-        return cls(dtype, np.zeros(count * _count(dtype), _DTYPES[part_of(dtype)]))
+        return cls(kind, np.zeros(count * _count(kind), _dtype(kind)))
 
     @property
     def shown(self) -> np.ndarray[Any, Any]:
         """Returns the elements as an array of the dtype that a debugger shows, in which narrow floats are numbers and
         not bits."""
+        if self.structure is not None:
+            return self.array.view(self.structure.dtype)
         numbers = self.array.view(SCALARS[self.scalar].dtype)
         return numbers if self.components is None else numbers.reshape(-1, self.components.count)
 
@@ -95,6 +103,8 @@ class Memory:
 
     def peek(self, place: int) -> Any:
         """Returns an element without counting the access."""
+        if self.structure is not None:
+            return _value(self.structure, self.array[place])
         if self.components is None:
             return self._number(place)
         count = self.components.count
@@ -110,6 +120,9 @@ class Memory:
 
     def poke(self, place: int, value: Any) -> None:
         """Sets an element without counting the access. ``value`` must already be a number of the element's type."""
+        if self.structure is not None:
+            self.array[place] = _held(self.structure, value)
+            return
         if self.components is None:
             self.array[place] = narrow.bits_of(self.scalar, value) if self.is_narrow else value
             return
@@ -117,8 +130,50 @@ class Memory:
             self.array[part] = narrow.bits_of(self.scalar, each) if self.is_narrow else each
 
 
-def _count(dtype: str) -> int:
-    return COMPONENTS[dtype].count if dtype in COMPONENTS else 1
+def _count(kind: Kind) -> int:
+    return COMPONENTS[kind].count if isinstance(kind, str) and kind in COMPONENTS else 1
+
+
+def _dtype(kind: Kind) -> np.dtype[Any]:
+    """Returns the NumPy dtype that holds elements, or the components of vectors."""
+    if not isinstance(kind, StructureType):
+        return _DTYPES[part_of(kind)]
+    fields = []
+    for field, each in zip(kind.fields, kind.kinds, strict=True):
+        inner = _dtype(each if isinstance(each, StructureType) else each.name)
+        fields.append((field, np.dtype((inner, (each.count,))) if isinstance(each, VectorType) else inner))
+    return np.dtype(fields, align=True)
+
+
+def _value(kind: Any, held: Any) -> Any:
+    """Returns a number, a vector or a structure from the form in which an array holds it."""
+    if isinstance(kind, StructureType):
+        parts = zip(kind.kinds, kind.fields, strict=True)
+        return kind.made_of(*[_value(each, held[field]) for each, field in parts])
+    if isinstance(kind, VectorType):
+        return kind.made_of(*[_value(kind.scalar, part) for part in held])
+    return narrow.number_of(kind.name, held.item()) if kind.precision else held.item()
+
+
+def _held(kind: Any, value: Any) -> Any:
+    """Returns the form in which an array holds a number, a vector or a structure."""
+    if isinstance(kind, StructureType):
+        return tuple(_held(each, part) for each, part in zip(kind.kinds, value, strict=True))
+    if isinstance(kind, VectorType):
+        return tuple(_held(kind.scalar, part) for part in value)
+    return narrow.bits_of(kind.name, value) if kind.precision else value
+
+
+def constructed(kind: StructureType) -> Callable[..., Any]:
+    """Returns the function that makes a structure."""
+    convert = converter_of(kind)
+    return lambda *fields, **named: convert(kind.made_of(*fields, **named))
+
+
+def replaced(kind: StructureType) -> Callable[..., Any]:
+    """Returns the method ``_replace`` of a structure."""
+    convert = converter_of(kind)
+    return lambda value, **named: convert(value._replace(**named))
 
 
 def _position(
@@ -629,7 +684,7 @@ def dynamic_array(thread: Thread, elements: ArrayElements) -> Array:
     whole = thread.shared.get("dynamic")
     if whole is None:
         whole = thread.shared["dynamic"] = np.zeros(-(-size // 16) * 16, np.uint8)
-    kind = _DTYPES[part_of(elements.dtype)]
+    kind = _dtype(elements.dtype)
     itemsize = kind.itemsize * _count(elements.dtype)
     count = size // itemsize
     return Array(Memory(elements.dtype, whole[: count * itemsize].view(kind)), (count,), elements.shown)

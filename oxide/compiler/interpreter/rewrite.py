@@ -28,6 +28,7 @@ from oxide.compiler.primitives.numbers import (
     Convert,
     binary,
     conversion,
+    converter_of,
     each,
     fused,
     part_of,
@@ -37,8 +38,9 @@ from oxide.compiler.primitives.numbers import (
 from oxide.compiler.source.source import outer_names
 from oxide.compiler.source.typings import Signature, TypedCall, TypedFunction
 from oxide.language import debug, thread
+from oxide.language.structures import StructureType, is_structure, structure_of
 
-from .arrays import constant_array
+from .arrays import constant_array, constructed, replaced
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
 from .threads import MARK, current
 
@@ -203,6 +205,9 @@ class _Rewriter(BlockTransformer):
         if (known := self._known(node)) is not None:
             return known
         found = self.resolve(node)
+        if is_structure(type(found)):
+            value = converter_of(structure_of(type(found)))(found)
+            return ast.copy_location(self._helper(value, type(found).__name__, ("constant", id(found))), node)
         if isinstance(found, thread.Coordinates):
             return ast.copy_location(self._helper(Coordinates(found.name), found.name, found.name), node)
         return None
@@ -243,7 +248,8 @@ class _Rewriter(BlockTransformer):
             found = self._outside(node)
             if found is not None:
                 return found
-            if self.resolve(node) is not _UNKNOWN:
+            of_structure = is_structure(type(self.resolve(node.value)))
+            if self.resolve(node) is not _UNKNOWN and not of_structure:
                 return node  # attributes of modules stay as written
         node.value = self.visit(node.value)
         return node
@@ -480,6 +486,9 @@ class _Rewriter(BlockTransformer):
                 arguments.insert(0, self.visit(node.func))
                 called = _with_captures(called)
             new: ast.expr = self._call(called, callee.original.__name__, arguments, node)
+        elif isinstance(callee, StructureType):
+            maker = replaced(callee) if call.is_method else constructed(callee)
+            new = self._call(maker, callee.name, arguments, node, ("structure", callee, call.is_method))
         elif isinstance(callee, str) and callee:
             new = self._call(CONVERT[callee], f"as_{callee}", arguments, node, ("convert", callee))
         elif callee is None:

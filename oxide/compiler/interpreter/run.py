@@ -98,7 +98,7 @@ def _argument(parameter: Closed, value: Any) -> Any:
     if parameter.kind == "scalar":
         return _number(parameter, value)
     address, *shape = value
-    memory = Memory.at(parameter.element, address, math.prod(shape))
+    memory = Memory.at(parameter.structure or parameter.element, address, math.prod(shape))
     if parameter.kind in ("slice", "atomic"):
         return Array(memory, tuple(shape), parameter.name)
     return DisjointSlice(memory, tuple(shape), parameter.name, parameter.tile)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from oxide.language import narrow
+from oxide.language.structures import StructureType
 from oxide.language.types import NARROW, SCALARS
 from oxide.language.vectors import VECTORS, Vector, VectorType
 
@@ -188,6 +189,20 @@ def _vector_converter(kind: str) -> Callable[..., Any]:
 
 
 CONVERT |= {kind: _vector_converter(kind) for kind in COMPONENTS}
+
+
+def converter_of(kind: Any) -> Convert:
+    """Returns the function that converts a value to a scalar type, a vector type or a structure type: each field of a
+    structure. For a structure it also takes 0, for zeros in all fields."""
+    if not isinstance(kind, StructureType):
+        return CONVERT[kind.name]
+    converters = [converter_of(each) for each in kind.kinds]
+
+    def converted(value: Any) -> Any:
+        parts = value if isinstance(value, tuple) else [value] * len(converters)
+        return kind.made_of(*[convert(part) for convert, part in zip(converters, parts, strict=True)])
+
+    return converted
 
 
 def conversion(source: str, target: str) -> Convert | None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final, get_args, get_origin
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from oxide.compiler.source.source import EMPTY, at_parameter, closure_values, located, parse_definition
 from oxide.errors import CompileError
 from oxide.language.arrays import Array, ArrayAnnotation
+from oxide.language.structures import NoStructure, StructureType, is_named_tuple, structure_of
 from oxide.language.types import ATOMIC, OF_PYTHON, SCALAR_NAMES, SCALARS, ScalarType, of_dtype
 from oxide.language.vectors import Vector, VectorType
 
@@ -119,6 +120,11 @@ def _declared(function: Callable[..., Any], name: str, annotation: Any, names: N
     value = names.evaluate(annotation, f"{what}: the annotation", name)
     if isinstance(value, ScalarType | VectorType):
         declared = Annotation("scalar", value)
+    elif is_named_tuple(value):
+        try:
+            return Annotation("scalar", structure_of(value, _evaluated(value, names, name)))
+        except NoStructure:
+            return None  # a tuple of other things, which is generic
     elif get_origin(value) in SLICES and SLICES[get_origin(value)][0] != "atomic":
         declared = _slice_of(function, what, name, value)
         if isinstance(declared.scalar, TypeVar):
@@ -134,6 +140,8 @@ def _declared(function: Callable[..., Any], name: str, annotation: Any, names: N
         return None
     if isinstance(declared.scalar, VectorType) and isinstance(declared.scalar.scalar, TypeVar):
         return None
+    if is_named_tuple(declared.scalar):
+        return replace(declared, scalar=_structure(function, what, name, declared.scalar, names))
     if not isinstance(declared.scalar, ScalarType | VectorType):
         problem = f"{what}: scalars and the elements of slices are {SCALAR_NAMES}"
         raise at_parameter(function, name, problem)
@@ -223,18 +231,42 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
         if found.kind == "atomic":
             problem = f"{name}: an AtomicSlice has scalars, not vectors; no atomic operation takes several numbers"
             raise refused_parameter(function, kernel, name, problem)
+    structure = None
+    if is_named_tuple(scalar):
+        if found.kind == "atomic":
+            problem = (
+                f"{name}: an AtomicSlice has scalars, not {scalar.__name__}: no atomic operation takes several "
+                "numbers; keep the field that several threads change in an AtomicSlice of its own"
+            )
+            raise refused_parameter(function, kernel, name, problem)
+        structure = _structure(function, f"kernel {kernel}: parameter {name}", name, scalar, names)
+        scalar = ScalarType(structure.name, "V", 8 * structure.dtype.itemsize, structure.dtype)
     if isinstance(scalar, TypeVar):
         choices = _choices(function, kernel, name, found.kind, scalar)
         return OpenParameter(kernel, name, found.kind, scalar.__name__, choices, found.tile, found.ndim, components)
     if not isinstance(scalar, ScalarType):
-        problem = f"the elements of a slice are scalars or vectors: {of_element(scalar)}"
+        problem = f"the elements of a slice are scalars, vectors or structures: {of_element(scalar)}"
         raise refused_parameter(function, kernel, name, f"{name}: {problem}")
     if found.kind == "atomic" and scalar.name not in ATOMIC:
         raise located(
             function,
             f"kernel {kernel}: parameter {name}: an AtomicSlice has elements of {' '.join(ATOMIC)}, not {scalar.name}",
         )
-    return Parameter(kernel, name, found.kind, scalar, found.tile, ndim=found.ndim, components=components)
+    return Parameter(
+        kernel, name, found.kind, scalar, found.tile, ndim=found.ndim, components=components, structure=structure
+    )
+
+
+def _structure(function: Callable[..., Any], what: str, name: str, made_of: Any, names: Names) -> StructureType:
+    """Returns the structure type of a NamedTuple class. Raises ``CompileError`` for a class that is no structure."""
+    try:
+        return structure_of(made_of, _evaluated(made_of, names, name))
+    except NoStructure as problem:
+        raise at_parameter(function, name, f"{what}: {problem}") from None
+
+
+def _evaluated(made_of: Any, names: Names, name: str) -> Callable[[str], Any]:
+    return lambda text: names.evaluate(text, f"the annotation of {made_of.__name__}", name)
 
 
 def _function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:

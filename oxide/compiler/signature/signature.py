@@ -16,6 +16,7 @@ from oxide.host.messages import is_long, written
 from oxide.language import slices, types
 from oxide.language.atomic import AtomicSlice
 from oxide.language.slices import DisjointSlice, Slice
+from oxide.language.structures import StructureType
 from oxide.language.types import SCALARS, ScalarType
 
 from .untyped_arguments import ArgumentType, Captured, identity
@@ -83,6 +84,8 @@ class Parameter:
     components: int = 1
     """The number of components of an element: 2 to 4 for a vector. The last axis of its box is that of the
     components."""
+    structure: StructureType | None = None
+    """The type of a slice's elements that are structures. ``scalar`` then only has their name and their dtype."""
     of_tiles: str = ""
     """For a tensor of a tile kernel, the name of its annotation: ``Tensor``, ``Partition`` or ``Target``."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
@@ -120,6 +123,8 @@ class Parameter:
     def identity(self) -> str:
         """Returns the annotation and, for a function, a tuple or a complex number, the identity of ``lifted``. The text
         is the same in every process."""
+        if self.structure is not None:
+            return f"{self.annotation} {self.structure.identity}"
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
@@ -136,9 +141,11 @@ class Parameter:
 
     @property
     def alignment(self) -> int:
-        """Returns the alignment of a box's address, in bytes: of the tiles of an output, and of vectors that are loaded
-        and stored whole. It is 1 if any address that fits the scalars will do."""
+        """Returns the alignment of a box's address, in bytes: of the tiles of an output, and of vectors and structures
+        that are loaded and stored whole. It is 1 if any address that fits the scalars will do."""
         size = self.components * self.dtype.itemsize
+        if self.structure is not None:
+            return max(self.structure.alignment, alignment_of(self.tile, size) if self.tile else 1)
         whole = self.components > 1 and self.scalar.kind != "c" and size & (size - 1) == 0 and size <= _WIDEST
         return max(size if whole else 1, alignment_of(self.tile, size) if self.tile else 1)
 

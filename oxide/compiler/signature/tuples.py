@@ -10,16 +10,16 @@ Kept out of ``signature.py``, because few programs need it and each module adds 
 from __future__ import annotations
 
 import ast
-import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ForwardRef, final, get_args, get_origin
+from typing import Any, final, get_args, get_origin
 
 import numpy as np
 
 from oxide.errors import CompileError
 from oxide.host.messages import written
+from oxide.language.structures import field_type, is_named_tuple
 from oxide.language.types import SCALAR_NAMES, ScalarType
 from oxide.language.vectors import Vector, VectorType
 
@@ -83,7 +83,7 @@ class Fields:
         contain it, or if only the typing can decide."""
         if isinstance(node.ctx, ast.Store):
             return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
-        if self.is_vector:
+        if self.is_vector or (isinstance(node, ast.Attribute) and node.attr == "_replace"):
             return None  # typing knows the methods, too
         constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
         if constant and self.element(node) is None:
@@ -128,9 +128,9 @@ def tuple_parameter(
     """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
     ``refuse`` makes the error for elements that are no scalars, or for a tuple without a fixed length."""
     names: tuple[str, ...] = ()
-    if _is_named(annotation):
+    if is_named_tuple(annotation):
         made_of, names = annotation, annotation._fields
-        kinds = [_field_type(annotation, field, evaluate) for field in names]
+        kinds = [field_type(annotation, field, evaluate) for field in names]
     else:
         made_of, kinds = tuple, list(get_args(annotation))
         if ... in kinds or annotation is tuple or annotation is typing.Tuple:  # noqa: UP006 - the annotation's own name
@@ -147,7 +147,7 @@ def tuple_parameter(
             elements.append(Parameter(kernel, inner, "scalar", kind))
         elif isinstance(kind, VectorType):
             elements.append(vector_parameter(kernel, inner, kind, refuse))
-        elif kind is tuple or get_origin(kind) is tuple or _is_named(kind):
+        elif kind is tuple or get_origin(kind) is tuple or is_named_tuple(kind):
             elements.append(tuple_parameter(kernel, inner, kind, evaluate, refuse))
         else:
             shown = getattr(kind, "__name__", None) or repr(kind)
@@ -168,21 +168,3 @@ def vector_parameter(
     return Parameter(
         kernel, name, "tuple", _NO_SCALAR, lifted=Fields(kernel, name, annotation.made_of, names, elements)
     )
-
-
-def _is_named(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
-
-
-def _field_type(made_of: Any, field: str, evaluate: Callable[[str], Any]) -> Any:
-    """Returns the annotation of a NamedTuple's field, None for one of ``collections.namedtuple``."""
-    declared = (getattr(kind, "__annotations__", {}) for kind in made_of.__mro__)
-    kind = next((annotations[field] for annotations in declared if field in annotations), None)
-    text = kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
-    if not isinstance(text, str):
-        return text
-    module = sys.modules.get(made_of.__module__)
-    try:
-        return eval(text, dict(vars(module)) if module is not None else {})
-    except NameError:
-        return evaluate(text)  # a type that is local to the function that defines class and kernel

@@ -38,6 +38,8 @@ class Evidence:
     def shown(self) -> str:
         if self.dtype is not None:
             scalar = of_dtype(self.dtype)
+            if scalar is None and self.dtype.names is not None:
+                return f"structures of {', '.join(self.dtype.names)}"
             return str(self.dtype) if scalar is None else scalar.name
         return "an unknown type" if self.number is None else f"a Python {self.number.__name__}"
 

@@ -1,7 +1,8 @@
 """Reads the annotations of local variables, as in ``h: u32 = 2166136261``. Python's bytecode does not have them.
 
 Each assignment to an annotated local converts the value to the annotated type. The front end makes these conversions
-(``frontend/lowering/assignments.py``), and ``check`` refuses annotations that are no types of numbers or vectors.
+(``frontend/lowering/assignments.py``), and ``check`` refuses annotations that are no types of numbers, vectors or
+structures.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from oxide.errors import CompileError
+from oxide.language.structures import StructureType, is_structure, structure_of
 from oxide.language.types import ScalarType
 from oxide.language.vectors import Vector, VectorType
 
 from .source import outer_names, parse_definition
 
 
-def annotated_locals(function: Callable[..., Any]) -> dict[str, ScalarType | VectorType]:
+def annotated_locals(function: Callable[..., Any]) -> dict[str, ScalarType | VectorType | StructureType]:
     """Returns the types of a function's annotated local variables, by name. Returns an empty dict for a function
     without a source."""
     try:
@@ -31,9 +33,12 @@ def annotated_locals(function: Callable[..., Any]) -> dict[str, ScalarType | Vec
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def annotated_type(node: ast.expr, outer: dict[str, Any]) -> ScalarType | VectorType | None:
-    """Returns the type of numbers or vectors that an annotation names, or None. ``outer`` has the outside objects."""
+def annotated_type(node: ast.expr, outer: dict[str, Any]) -> ScalarType | VectorType | StructureType | None:
+    """Returns the type of numbers, vectors or structures that an annotation names, or None. ``outer`` has the outside
+    objects."""
     found = _resolved(node, outer)
+    if is_structure(found):
+        return structure_of(found)
     return found if isinstance(found, ScalarType | VectorType) else None
 
 

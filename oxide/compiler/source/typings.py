@@ -29,7 +29,8 @@ class ArrayElements:
     ``shape`` is None for dynamic shared memory."""
 
     shape: tuple[int, ...] | None
-    dtype: str
+    dtype: Any
+    """The name of a type of numbers, or a ``StructureType``."""
     shown: str
     """The name of the array in faults."""
 
@@ -37,12 +38,13 @@ class ArrayElements:
 @final
 @dataclass(slots=True)
 class TypedCall:
-    """A call. ``callee`` is a ``TypedFunction``, the name of a scalar type, or a Python object."""
+    """A call. ``callee`` is a ``TypedFunction``, the name of a type of numbers, a ``StructureType``, or a Python
+    object."""
 
     signature: Signature
     callee: Any = None
     is_method: bool = False
-    """True for a method of a vector, whose first argument is the vector."""
+    """True for a method of a vector or a structure, whose first argument is the vector or the structure."""
     captures: bool = False
     """True if the callee is a value in the kernel that holds the numbers which the called function captures."""
     made: ArrayElements | None = None

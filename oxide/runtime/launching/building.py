@@ -208,6 +208,11 @@ def _refuse(kernel: Kernel) -> None:
     if described.sanitize:
         raise ArgumentError(f"kernel {kernel.name} has sanitize=…, and no sanitized code is built: leave it out")
     for parameter in kernel.parameters:
+        if isinstance(parameter, Parameter) and parameter.structure is not None:
+            raise ArgumentError(
+                f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}; a kernel with structures "
+                "is compiled where their class is known, and not built ahead of time"
+            )
         if parameter.kind == "function" or (isinstance(parameter, Parameter) and parameter.kind == "tuple"):
             raise ArgumentError(
                 f"kernel {kernel.name}: parameter {parameter.name} is {parameter.annotation}; a kernel that takes "

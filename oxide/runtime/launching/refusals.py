@@ -35,6 +35,7 @@ from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter,
 from oxide.errors import ArgumentError
 from oxide.host.host_arrays import upload_of
 from oxide.host.messages import written
+from oxide.language.structures import StructureType
 from oxide.runtime.launching.binding import Held, words_for
 from oxide.runtime.launching.specializing import argument_type_of, converts
 from oxide.runtime.memory.memory import Arc, DeviceBox, Partition
@@ -157,11 +158,12 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"contiguous memory; dup(view) makes a contiguous box{strided}",
             )
         # A generic parameter is checked again when its type is known.
-        if isinstance(parameter, Parameter) and parameter.components > 1 and box.ptr % parameter.alignment:
+        if isinstance(parameter, Parameter) and not parameter.tile and box.ptr % parameter.alignment:
+            elements = "vectors" if parameter.structure is None else "structures"
             raise _refusal(
                 kernel,
                 parameter,
-                f"one at an address that is no multiple of {parameter.alignment}, where the vectors of "
+                f"one at an address that is no multiple of {parameter.alignment}, where the {elements} of "
                 f"{parameter.annotation} begin; dup(box) copies it to such an address",
             )
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
@@ -240,11 +242,39 @@ def _untyped_refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
 
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype and not parameter.scalar.takes(dtype):
+        if parameter.structure is not None:
+            raise _refusal(kernel, parameter, _other_structure(parameter.structure, dtype))
         raise _refusal(
             kernel,
             parameter,
             f"a box of {dtype}; convert the data before the upload: array.astype({str(parameter.dtype)!r})",
         )
+
+
+def _other_structure(structure: StructureType, dtype: np.dtype[Any]) -> str:
+    """Returns the text for a box of another dtype than a structure's, with the cure."""
+    wanted = f"oxide.dtype_of({structure.name})"
+    if dtype.names is None:
+        return f"a box of {dtype}; make the array of structures as np.zeros(n, {wanted})"
+    if set(dtype.names) != set(structure.fields):
+        fields = ", ".join(structure.fields)
+        return f"a box with the fields {', '.join(dtype.names)}; {structure.name} has {fields}: see {wanted}"
+    if dtype.names != structure.fields:
+        return (
+            f"a box with the fields in the order {', '.join(dtype.names)}; convert the data before the upload: "
+            f"array[{[*structure.fields]}].astype({wanted})"
+        )
+    for field in structure.fields:
+        found, expected = dtype[field], structure.dtype[field]
+        if found != expected and found.names is None:
+            return (
+                f"a box whose field {field} is {found}, not {expected}; convert the data before the upload: "
+                f"array.astype({wanted})"
+            )
+    return (
+        f"a box whose fields lie at other bytes, as in a packed dtype; convert the data before the upload: "
+        f"array.astype({wanted})"
+    )
 
 
 def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tuple[int, ...]) -> None:
@@ -279,6 +309,8 @@ def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tup
 def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -> ArgumentError:
     kind = "a scalar" if parameter.kind == "scalar" else "a device buffer"
     of = parameter.dtype if isinstance(parameter, Parameter) else parameter.variable
+    if isinstance(parameter, Parameter) and parameter.structure is not None:
+        of = parameter.structure.name
     return ArgumentError(f"kernel {kernel.name}, parameter {parameter.name}: expected {kind} of {of}, got {found}")
 
 

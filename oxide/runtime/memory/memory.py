@@ -135,12 +135,28 @@ class DeviceBox(core.DeviceBox):
 
     def __getitem__(self, key: Any) -> DeviceBox:
         """Returns a view of the elements that integers, slices and ``...`` select. A single element gives a box without
-        axes.
+        axes. For a box of structures, ``box["mass"]`` is a view of one field, with the axis of a vector's components
+        last.
 
-        Raises ``IndexError`` for an index outside its axis or too many indices, ``TypeError`` for other keys, such as
-        arrays.
+        Raises ``IndexError`` for an index outside its axis or too many indices, ``ValueError`` for a field that the
+        dtype does not have, ``TypeError`` for other keys, such as arrays.
         """
+        if isinstance(key, str) and self._dtype.fields is not None:
+            return self._field(key)
         return self._view_of(indexed(self._shape, self.strides, key))
+
+    def _field(self, name: str) -> DeviceBox:
+        fields: Any = self._dtype.fields
+        if name not in fields:
+            raise ValueError(f"a box of {', '.join(fields)} has no field {name!r}")
+        dtype, offset = fields[name][:2]
+        shape = (*self._shape, *dtype.shape)
+        strides = (*self.strides, *contiguous_strides(dtype.shape, dtype.base.itemsize))
+        contiguous = is_contiguous(shape, strides, dtype.base.itemsize)
+        place = self._offset + offset
+        view = DeviceBox(self._allocation, shape, dtype.base, place, None if contiguous else strides)
+        view._known = self._known
+        return view
 
     def __len__(self) -> int:
         """Returns the length of the first axis. Raises ``TypeError`` for a box without axes."""

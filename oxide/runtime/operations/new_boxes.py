@@ -18,6 +18,7 @@ import numpy as np
 from oxide.host import core
 from oxide.host.core import new_box
 from oxide.host.messages import byte_count, dtype_name, written
+from oxide.language.structures import dtype_of, is_named_tuple
 from oxide.language.types import as_dtype, converted, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.runtime.awaiting.loading import HostNumbers, announce_numbers
 from oxide.runtime.devices.runtime import current_runtime
@@ -105,7 +106,7 @@ def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
     Its memory returns to the pool when the last array on it is dropped and no copy in flight needs it.
     Raises ``OutOfMemoryError`` beyond ``OXIDE_PINNED_LIMIT``, ``TypeError`` or ``ValueError`` for a bad shape or dtype.
     """
-    sizes, resolved = parse_shape(shape, "pinned_empty"), as_dtype(dtype, "pinned_empty")
+    sizes, resolved = parse_shape(shape, "pinned_empty"), _numpys(dtype, "pinned_empty")
     if resolved.hasobject:
         raise TypeError(f"pinned_empty: dtype {resolved} holds Python objects; numbers are supported")
     nbytes = number_of_elements(sizes) * resolved.itemsize
@@ -273,9 +274,14 @@ def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
 
 
+def _numpys(dtype: DType, what: str) -> np.dtype[Any]:
+    """Returns the NumPy dtype of numbers or of structures."""
+    return dtype_of(dtype) if is_named_tuple(dtype) else as_dtype(dtype, what)
+
+
 def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     """Returns the NumPy dtype of a box. Raises ``TypeError`` for a dtype that a box cannot have."""
-    resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
+    resolved = _FLOAT32 if dtype is _F32 else _numpys(dtype, what)
     require_data(resolved, what)
     return resolved
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from oxide import (
     AtomicSlice,
@@ -112,6 +112,18 @@ def softmax(y: tile.Partition2[f32], x: tile.Tensor2[f32], scale: tile.Constant[
     v = tile.load_like(x, y, padding=float("-inf")) * scale
     e = tile.exp(v - tile.max(v, axis=1, keepdims=True))
     y.store(e / tile.sum(e, axis=1, keepdims=True))
+
+
+class Body(NamedTuple):
+    place: Vec3[f32]
+    mass: f32
+
+
+@kernel
+def with_structures(bodies: DisjointSlice[Body]) -> None:
+    element = bodies.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = element.value._replace(mass=1.0)
 
 
 @kernel

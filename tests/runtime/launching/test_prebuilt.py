@@ -277,6 +277,7 @@ def test_a_kernel_that_is_named_twice_with_the_same_types_is_built_once(tmp_path
         ([f"{FILE}:add", "--cpu"], "x=Array"),
         ([f"{FILE}:softmax", "--cpu"], "give the tile shape of y"),
         ([f"{FILE}:with_a_tuple", "--cpu"], "parameter pair is tuple"),
+        ([f"{FILE}:with_structures", "--cpu"], "parameter bodies is DisjointSlice[Body]; a kernel with structures"),
         ([f"{FILE}:shifted"], "--cc 9.0"),
         ([f"{FILE}:nothing", "--cpu"], "has no kernel nothing"),
         ([f"{FILE}:shifted", "--cc", "9"], "--cc 9: give a compute capability"),

@@ -335,7 +335,7 @@ def reassigned_width(size: Size, y: DisjointSlice[f32]) -> None:
         (unpacked_wrongly, "size has 2 elements, and here it becomes 3"),
         (two_widths, "called with width size.cols here and size.rows elsewhere"),
         (whole_width, "the width of thread.index_2d is size, which may differ"),
-        (reassigned_width, "Size is a class, and kernels make no objects"),
+        (reassigned_width, "the width of thread.index_2d is size.cols, which may differ"),
     ],
 )
 def test_what_a_kernel_cannot_say_of_a_tuple_is_a_compile_error_at_its_line(

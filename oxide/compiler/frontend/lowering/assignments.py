@@ -15,6 +15,7 @@ from numba.cuda.core import errors
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import signature
 
+from oxide.language.structures import StructureType
 from oxide.language.types import ScalarType
 from oxide.language.vectors import VectorType
 
@@ -27,7 +28,7 @@ from .whole_numbers import ASSIGN, end_of_chain
 class Assignment:
     """The conversion of a value that is assigned to an annotated local variable, as a function in numba's IR."""
 
-    def __init__(self, variable: str, kind: ScalarType | VectorType) -> None:
+    def __init__(self, variable: str, kind: ScalarType | VectorType | StructureType) -> None:
         self._numba_type_ = AssignmentType(variable, composite_of(kind))
 
 
@@ -39,6 +40,10 @@ class AssignmentType(types.Callable):  # type: ignore[misc]
     def __init__(self, variable: str, target: Any) -> None:
         self.variable, self.target = variable, target
         super().__init__(f"assignment to {variable}: {display(target)}")
+
+    @property
+    def key(self) -> Any:
+        return self.variable, self.target
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         (value,) = args

@@ -15,10 +15,10 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir.recognise import bounds_check
 
-from .composites import load_element, store_element
+from .composites import leaves, load_element, of_leaves, store_element
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, typing_registry, value_if
-from .types import PLACE, conversion_problem, display
+from .registry import lowering_registry, note, typing_registry, values_if
+from .types import PLACE, OfElements, conversion_problem, display
 from .whole_numbers import whole
 
 _WORD = ir.IntType(64)
@@ -35,7 +35,7 @@ def structure(*kinds: Any, members: Callable[[Any], list[tuple[str, Any]]]) -> N
         register_model(kind)(Model)
 
 
-class Named:
+class Named(OfElements):
     """The base of the types that carry the name of a parameter, for faults. A value is converted as it is to a type
     that
     differs in the name alone. The type of what is one of two parameters has both names."""
@@ -234,10 +234,11 @@ def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
     """Returns the element at ``index``, or zero if ``inside`` is false."""
 
-    def load() -> Any:
-        return load_element(context, builder, dtype, builder.gep(data, [index]))
+    def load() -> list[Any]:
+        return leaves(builder, dtype, load_element(context, builder, dtype, builder.gep(data, [index])))
 
-    return value_if(builder, inside, load, context.get_constant_null(dtype))
+    zeros = leaves(builder, dtype, context.get_constant_null(dtype))
+    return of_leaves(context, builder, dtype, iter(values_if(builder, inside, load, zeros)))
 
 
 def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:

@@ -24,8 +24,9 @@ from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import compiler_pass, session
 from .shared import BlockArrayType
+from .structure_operations import is_structures
 from .tensor.fragments import FragmentType
-from .types import NAMES, OPEN, ComponentsType, is_narrowed
+from .types import NAMES, OPEN, ComponentsType, StructuredType, is_narrowed
 from .vector_operations import AS_FUNCTIONS, VectorClass, method_of
 
 _NAMES = NAMES | {COMPLEX_LITERAL: "c128"}
@@ -212,6 +213,9 @@ class _Keeper:
             call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
         elif isinstance(kind, VectorClass):
             call.callee = name_of(kind.dtype)
+        elif is_structures(kind):
+            call.is_method = isinstance(kind, types.BoundFunction)
+            call.callee = found.return_type.structure
         elif isinstance(kind, types.Function):
             makes = kind.typing_key is complex_of or kind.typing_key in VECTORS.values()
             call.callee = name_of(found.return_type) if makes else kind.typing_key
@@ -223,7 +227,8 @@ class _Keeper:
             call.callee = self.globals.get(expression.func.name)
         made = found.return_type
         if isinstance(made, BlockArrayType):
-            call.made = ArrayElements(made.shape, name_of(made.dtype), made.shown)
+            element = made.dtype.structure if isinstance(made.dtype, StructuredType) else name_of(made.dtype)
+            call.made = ArrayElements(made.shape, element, made.shown)
         elif isinstance(made, FragmentType):
             layout = made.layout
             call.made = ArrayElements((layout.rows, layout.columns), layout.dtype, made.shown)

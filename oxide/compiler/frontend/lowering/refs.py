@@ -45,10 +45,10 @@ from .thread import (
     index_number,
     places,
 )
-from .types import PLACE, display
+from .types import PLACE, OfElements, display
 
 
-class RefType(types.Type):  # type: ignore[misc]
+class RefType(OfElements, types.Type):  # type: ignore[misc]
     """The type of a value that is a ``Ref`` to an element of an output, or None. The element is given by its place
     along each of ``axes`` axes, or for one axis by its place in the whole output."""
 
@@ -185,7 +185,7 @@ _WORD = ir.IntType(64)
 _ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
 
 
-class TileRefType(types.Type):  # type: ignore[misc]
+class TileRefType(OfElements, types.Type):  # type: ignore[misc]
     """The type of a value that is a tile of the output parameter ``parameter``, or None. If ``partial``, the tile is a
     remainder."""
 

@@ -205,14 +205,22 @@ def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Members:
 def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any) -> Any:
     """Emits a branch on ``holds``. Returns the value that the code emitted by ``likely`` computes if ``holds`` is true,
     and ``otherwise`` if it is false. The code of ``likely`` runs only if ``holds`` is true."""
+    return values_if(builder, holds, lambda: [likely()], [otherwise])[0]
+
+
+def values_if(builder: Any, holds: Any, likely: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+    """Does what ``value_if`` does for several values."""
     before = builder.basic_block
     with builder.if_then(holds, likely=True):
-        value = likely()
+        values = likely()
         end = builder.basic_block
-    result = builder.phi(otherwise.type)
-    result.add_incoming(value, end)
-    result.add_incoming(otherwise, before)
-    return result
+    results = []
+    for value, other in zip(values, otherwise, strict=True):
+        result = builder.phi(other.type)
+        result.add_incoming(value, end)
+        result.add_incoming(other, before)
+        results.append(result)
+    return results
 
 
 # Whose code

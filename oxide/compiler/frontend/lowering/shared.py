@@ -36,7 +36,7 @@ from .composites import alignment_of
 from .primitives import call_primitive
 from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import SliceType, check_indices
-from .types import PLACE, ComponentsType, display
+from .types import PLACE, ComponentsType, OfElements, StructuredType, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -45,7 +45,7 @@ _ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
 _numbers = itertools.count()
 
 
-class BlockArrayType(types.Type):  # type: ignore[misc]
+class BlockArrayType(OfElements, types.Type):  # type: ignore[misc]
     """The type of an array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is the
     alignment that the declaration asks for, or None. ``shown`` is the array's name in errors, which does not contain
     the alignment."""
@@ -229,7 +229,9 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
 def _dtype(name: str, given: Any) -> Any:
     if isinstance(given, types.Function) and given.typing_key is bool:
         return types.boolean  # in a kernel, bool_ is Python's class bool
-    if not isinstance(given, types.NumberClass) and not isinstance(getattr(given, "dtype", None), ComponentsType):
+    if not isinstance(given, types.NumberClass) and not isinstance(
+        getattr(given, "dtype", None), ComponentsType | StructuredType
+    ):
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None
     return given.dtype

@@ -25,6 +25,7 @@ from oxide.compiler.signature.untyped_arguments import (
 from oxide.errors import CompileError
 from oxide.language import promotion
 from oxide.language.promotion import Operand
+from oxide.language.structures import NoStructure, StructureType, is_named_tuple, structure_of
 from oxide.language.types import SCALARS, ScalarType, of_dtype
 from oxide.language.vectors import Vector, VectorType
 
@@ -101,6 +102,30 @@ class ComponentsType(types.NamedUniTuple):  # type: ignore[misc]
         return self
 
 
+class OfElements:
+    """The base of types whose names contain the type of their elements. numba keeps types by ``key``, which has the
+    type, too: the classes of two structures may have one name."""
+
+    name: str
+    dtype: Any
+
+    @property
+    def key(self) -> Any:
+        return self.name, self.dtype
+
+
+class StructuredType(types.NamedTuple):  # type: ignore[misc]
+    """The type of a structure: numba's named tuple, whose fields have the types that the class declares."""
+
+    def __init__(self, structure: StructureType) -> None:
+        super().__init__([composite_of(kind) for kind in structure.kinds], structure.made_of)
+        self.structure = structure
+        self.name = structure.name
+
+    def __unliteral__(self) -> Any:
+        return self
+
+
 NUMBA_TYPES: dict[str, Any] = {
     name: HalfType(scalar) if scalar.precision else getattr(types, {"b": "boolean"}.get(scalar.kind, scalar.dtype_name))
     for name, scalar in SCALARS.items()
@@ -116,10 +141,23 @@ def makes_vector(function: Any) -> bool:
 
 
 def composite_of(scalar: Any) -> Any:
-    """Returns the type of a value of an annotation's type: of a scalar or of a vector."""
+    """Returns the type of a value of an annotation's type: of a scalar, a vector or a structure."""
+    if isinstance(scalar, StructureType):
+        return StructuredType(scalar)
     if isinstance(scalar, VectorType):
         return ComponentsType(NUMBA_TYPES[scalar.scalar.name], scalar.made_of)
     return NUMBA_TYPES[scalar.name]
+
+
+def structured(made_of: Any) -> StructuredType | None:
+    """Returns the type of a NamedTuple class's values. Returns None for any other object, and for a class that is no
+    structure."""
+    if not is_named_tuple(made_of):
+        return None
+    try:
+        return StructuredType(structure_of(made_of))
+    except NoStructure:
+        return None
 
 
 @typeof_impl.register(ScalarType)
@@ -232,6 +270,8 @@ def operand_of(kind: Any) -> Operand:
 def conversion_problem(target: Any, value: Any) -> str | None:
     """Returns the reason why a value of type ``value`` may not be stored as the scalar type ``target``. Returns None if
     it may be stored, by the rule of ``promotion.stored``."""
+    if isinstance(target, StructuredType):
+        return None if value == target else f"the value is {display(value)}"
     if isinstance(target, ComponentsType):
         return _vector_problem(conversion_problem, target, value)
     return _no_number(value) or promotion.stored(operand_of(target).scalar, operand_of(value))
@@ -239,6 +279,8 @@ def conversion_problem(target: Any, value: Any) -> str | None:
 
 def assignment_problem(target: Any, value: Any) -> str | None:
     """Does what ``conversion_problem`` does for an assignment to a local variable that is annotated as ``target``."""
+    if isinstance(target, StructuredType):
+        return None if value == target else f"the value is {display(value)}"
     if isinstance(target, ComponentsType):
         return _vector_problem(assignment_problem, target, value)
     return _no_number(value) or promotion.annotated(operand_of(target).scalar, operand_of(value))

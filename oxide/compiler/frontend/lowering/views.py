@@ -106,6 +106,10 @@ class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
         super().__init__(f"{'zip_exact' if zipped else 'iterator'}({', '.join(str(vector) for vector in vectors)})")
 
     @property
+    def key(self) -> Any:
+        return self.zipped, self.vectors
+
+    @property
     def yield_type(self) -> Any:
         elements = [vector.dtype for vector in self.vectors]
         return types.BaseTuple.from_types(elements) if self.zipped else elements[0]
@@ -117,6 +121,10 @@ class TileIteratorType(types.IteratorType):  # type: ignore[misc]
     def __init__(self, tile: TileViewType) -> None:
         self.tile = tile
         super().__init__(f"iterator({tile})")
+
+    @property
+    def key(self) -> Any:
+        return self.tile
 
     @property
     def yield_type(self) -> Any:
