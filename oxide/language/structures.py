@@ -16,9 +16,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ForwardRef, final
-from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from oxide.host.weak_table import WeakTable
 
 from .types import SCALAR_NAMES, ScalarType, as_dtype
 from .vectors import Vector, VectorType
@@ -72,7 +73,7 @@ class NoStructure(TypeError):
     """The class is no structure. The text says why."""
 
 
-_known: WeakKeyDictionary[Any, StructureType] = WeakKeyDictionary()
+_known: WeakTable[Any, StructureType] = WeakTable()
 
 
 def is_named_tuple(kind: Any) -> bool:
@@ -100,7 +101,7 @@ def structure_of(made_of: Any, evaluate: Callable[[str], Any] | None = None) -> 
         if not made_of._fields:
             raise NoStructure(f"{made_of.__name__} has no fields")
         kinds = tuple(_kind_of(made_of, field, evaluate) for field in made_of._fields)
-        found = _known[made_of] = StructureType(made_of, kinds)
+        found = _known.set(made_of, StructureType(made_of, kinds))
     return found
 
 

@@ -200,7 +200,10 @@ def an_argument(y: DisjointSlice3[f32]) -> None:
         (its_number, r"thread.index_2d\(\) has no number for .get\(\): use index.row, index.column, or give index_2d"),
         (a_plane, r"an index of thread.index_2d\(\) has no .plane: thread.index_3d\(\) gives an index of three axes"),
         (a_row_of_one_axis, r"an index of thread.index_1d\(\) has no .row, but a number, index.get\(\)"),
-        (one_or_the_other, r"is ThreadIndex of index_2d\(\) in one place and ThreadIndex in another"),
+        (
+            one_or_the_other,
+            r"is ThreadIndex( of index_2d\(\))? in one place and ThreadIndex( of index_2d\(\))? in another",
+        ),
         (an_argument, r"thread.index_3d\(\) takes no arguments; the call has 1"),
     ],
 )

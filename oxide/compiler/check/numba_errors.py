@@ -397,7 +397,7 @@ _ATOMIC_METHODS = frozenset(name for name in vars(AtomicAccess) if name[0] != "_
 
 
 def _unify_problem(said: Said, node: Node, numba_style: bool) -> str:
-    name = said["name"].partition(".")[0]
+    name = "the value" if said["name"].startswith("$") else said["name"].partition(".")[0]
     shown = [_shown(re.sub(r"Literal\[(\w+)\]\([^()]*\)", r"\1", said[kind])) for kind in ("first", "second")]
     references = [each for each in shown if each.startswith(("Ref[", "TileRef[", "MatrixTileRef[", "RowRef["))]
     if len(references) == 1:

@@ -38,6 +38,7 @@ def check_variables(state: Any) -> bool:
                 _check_conditional(state, statement)
             else:
                 _check(state, name, statement, places)
+    _check_returned(state)
     return False
 
 
@@ -91,14 +92,29 @@ def _as_assigned(kind: Any) -> Any:
 def _check_conditional(state: Any, statement: Any) -> None:
     """Refuses a conditional expression whose sides have no common type."""
     sides = [each for each in statement.value.incoming_values if each is not numba_ir.UNDEFINED]
-    kinds = [types.int64 if isinstance(kind, Place) else kind for kind in (state.typemap[each.name] for each in sides)]
-    integers = {kind for kind in kinds if isinstance(kind, types.Integer) and _is_typed(kind)}
+    _require_common(state, "a conditional expression gives", [(each.name, statement.loc) for each in sides])
+
+
+def _check_returned(state: Any) -> None:
+    """Refuses a function without a declared result whose returned values have no common type. From Python 3.12 on, a
+    conditional expression that is returned is such a function: its bytecode returns each side."""
+    if state.return_type is not None:
+        return
+    ends = [block.terminator for block in state.func_ir.blocks.values()]
+    returns = [(state.func_ir.get_definition(each.value), each) for each in ends if isinstance(each, numba_ir.Return)]
+    returned = [(cast.value.name, each.loc) for cast, each in returns if isinstance(cast, numba_ir.Expr)]
+    _require_common(state, f"{state.func_id.func_name} returns", returned)
+
+
+def _require_common(state: Any, what: str, values: list[tuple[str, Any]]) -> None:
+    """Refuses values, each a variable with its place, of which some are of u64 and some of a signed type."""
+    kinds = {_as_assigned(state.typemap[name]): place for name, place in values}
+    integers = [kind for kind in kinds if isinstance(kind, types.Integer) and _is_typed(kind)]
     signed = next((kind for kind in integers if kind.signed), None)
     if signed is not None and types.uint64 in integers:
         raise refused_at(
-            statement.loc,
-            f"a conditional expression gives a u64 or an {display(signed)}: no integer type holds both; convert one, "
-            "as in i64(x) or u64(x)",
+            kinds[signed],
+            f"{what} a u64 or an {display(signed)}: no integer type holds both; convert one, as in i64(x) or u64(x)",
         )
 
 
