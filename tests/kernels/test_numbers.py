@@ -127,6 +127,7 @@ def test_integers_have_numpys_common_type_and_wrap_in_it(first: str, second: str
         np.testing.assert_array_equal(found, a.astype(np.float64) / b.astype(np.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(("i8", "u8", "i32", "u32", "u64"), ("i8", "u64"))))
 def test_a_shift_has_the_type_of_its_left_operand(first: str, second: str) -> None:
     a, b = pairs(first, second)
@@ -144,6 +145,7 @@ def test_a_shift_has_the_type_of_its_left_operand(first: str, second: str) -> No
         np.testing.assert_array_equal(found, np.array(expected, SCALARS[first].dtype), symbol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_a_power_has_the_type_of_its_base(name: str) -> None:
     a, b = pairs(name, "i16")
@@ -156,6 +158,7 @@ def test_a_power_has_the_type_of_its_base(name: str) -> None:
         np.testing.assert_array_equal(found, a**3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_signs_keep_the_type(name: str) -> None:
     a, b = pairs(name, "u8")
@@ -164,6 +167,7 @@ def test_signs_keep_the_type(name: str) -> None:
         np.testing.assert_array_equal(computed(binary(name, "u8", result, text), a, b, result), expected, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_a_literal_takes_the_type_that_it_meets(name: str) -> None:
     a, b = pairs(name, "u8")

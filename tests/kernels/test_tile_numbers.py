@@ -111,6 +111,7 @@ def test_integers_have_numpys_common_type_and_wrap_in_it(first: str, second: str
         np.testing.assert_array_equal(found, a.astype(np.float64) / b.astype(np.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(("i8", "u8", "i32", "u32", "u64"), ("i8", "u64"))))
 def test_a_shift_has_the_type_of_its_left_operand(first: str, second: str) -> None:
     a, b = pairs(first, second)
@@ -130,6 +131,7 @@ def test_a_shift_has_the_type_of_its_left_operand(first: str, second: str) -> No
         np.testing.assert_array_equal(found, np.array(expected, SCALARS[first].dtype), text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_a_power_has_the_type_of_its_base(name: str) -> None:
     a, b = pairs(name, "i16")
@@ -144,6 +146,7 @@ def test_a_power_has_the_type_of_its_base(name: str) -> None:
         np.testing.assert_array_equal(found, np.array(expected, np.uint64).astype(SCALARS[name].dtype), text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_signs_keep_the_type(name: str) -> None:
     a, b = pairs(name, "u8")
@@ -154,6 +157,7 @@ def test_signs_keep_the_type(name: str) -> None:
         np.testing.assert_array_equal(found, right, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_a_literal_takes_the_type_that_it_meets(name: str) -> None:
     a, b = pairs(name, "u8")
@@ -230,6 +234,7 @@ def test_bools() -> None:
             np.testing.assert_array_equal(found, a + b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*INTEGERS, "bool_"])
 def test_sums_of_integers_have_64_bits(name: str) -> None:
     a, b = pairs(name, "u8")
@@ -247,6 +252,7 @@ PLACES = {
 """Places with their values, where ``k`` is the counter of a loop."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i8", "u8", "i32", "u32", "i64", "f16", "f32", "f64"])
 def test_places_are_i64_to_integers_and_python_integers_to_floats(name: str) -> None:
     result = name if name.startswith("f") else "i64"
@@ -282,6 +288,7 @@ def test_a_variable_that_holds_a_python_integer_takes_the_type_that_it_meets() -
     np.testing.assert_array_equal(found, a + np.uint8(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [*INTEGERS, *FLOATS])
 def test_stores_narrow_as_same_kind(target: str) -> None:
     for source in (*INTEGERS, *FLOATS, "bool_"):
@@ -389,6 +396,7 @@ def f(x, y):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [*zip(INTEGERS, INTEGERS, strict=True), ("u8", "i8"), ("i16", "u8")])
 def test_cdiv_rounds_up(first: str, second: str) -> None:
     a, b = pairs(first, second)
