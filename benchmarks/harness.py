@@ -255,6 +255,24 @@ def timed_calls(call: Callable[[], object], count: int) -> Callable[[], list[flo
     return sample
 
 
+def repeated_to_the_end(operation: Any, stream: Any, seconds: float = 0.02) -> Callable[[], float]:
+    """Returns a function that runs an operation of oxide's for about ``seconds``, as parts of one, and returns the
+    seconds that one run took."""
+    from oxide import zip as together  # imported here: other users of this module choose the device first
+
+    start = time.perf_counter()
+    operation.sync_on(stream)
+    count = max(1, round(seconds / (time.perf_counter() - start)))
+    repeated = together(*[operation] * count)
+
+    def batch() -> float:
+        begun = time.perf_counter()
+        repeated.sync_on(stream)
+        return (time.perf_counter() - begun) / count
+
+    return batch
+
+
 def expect(found: Any, expected: NDArray[Any], *, relative: float = 1e-5, what: str = "the result") -> None:
     """Raises ``WrongResult`` unless ``found`` is ``expected`` within ``relative`` of its norm."""
     array = np.asarray(found, np.float64)

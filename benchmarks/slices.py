@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from oxide import LaunchConfig, devices, h2d, reclaim, zeros, zip
+from benchmarks.harness import repeated_to_the_end
+from oxide import LaunchConfig, devices, h2d, reclaim, zeros
 from oxide_kernels import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
 
-_BATCH = 0.02
 """Seconds of one batch, about."""
 
 
@@ -75,7 +75,7 @@ def _measured(
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
         if not error < 1e-5:
             raise SystemExit(f"{what}, {name}, n = {n}: the result is off by {error:.1e} of its norm")
-        batches[name] = _batch(operation, stream)
+        batches[name] = repeated_to_the_end(operation, stream)
     times: dict[str, list[float]] = {name: [] for name in operations}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not all(times.values()):
@@ -88,21 +88,6 @@ def _measured(
         **{name: round(rate, 1) for name, rate in rates.items()},
         "2-D / flat": round(rates["2-D"] / rates["flat"], 4),
     }
-
-
-def _batch(operation: Any, stream: Any) -> Callable[[], float]:
-    """Returns a function that runs the operation often enough for ``_BATCH`` and returns seconds a run."""
-    start = time.perf_counter()
-    operation.sync_on(stream)
-    count = max(1, round(_BATCH / (time.perf_counter() - start)))
-    repeated = zip(*[operation] * count)
-
-    def batch() -> float:
-        begun = time.perf_counter()
-        repeated.sync_on(stream)
-        return (time.perf_counter() - begun) / count
-
-    return batch
 
 
 if __name__ == "__main__":

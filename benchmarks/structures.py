@@ -19,9 +19,9 @@ import numpy as np
 
 import oxide
 from benchmarks import record
-from oxide import DisjointSlice, Slice, Vec3, devices, f32, f64, h2d, i32, kernel, reclaim, thread, u8, zeros, zip
+from benchmarks.harness import repeated_to_the_end
+from oxide import DisjointSlice, Slice, Vec3, devices, f32, f64, h2d, i32, kernel, reclaim, thread, u8, zeros
 
-_BATCH = 0.02
 """Seconds of one batch, about."""
 _SOFTENING = 0.01
 _COUNT = 1 << 14
@@ -183,7 +183,7 @@ def _rates(
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
         if not error < tolerance:
             raise SystemExit(f"{name}: the result is off by {error:.1e} of its norm")
-        batches[name] = _batch(operation, stream)
+        batches[name] = repeated_to_the_end(operation, stream)
     times: dict[str, list[float]] = {name: [] for name in operations}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times["arrays"]) < 5:
@@ -192,21 +192,6 @@ def _rates(
     medians = {name: statistics.median(each) for name, each in times.items()}
     rates = {name: round(work / median / 1e9, 3) for name, median in medians.items()}
     return {**rates, "ratio": round(medians["structures"] / medians["arrays"], 3)}
-
-
-def _batch(operation: Any, stream: Any) -> Callable[[], float]:
-    """Returns a function that runs the operation often enough for ``_BATCH`` and returns seconds a run."""
-    start = time.perf_counter()
-    operation.sync_on(stream)
-    count = max(1, round(_BATCH / (time.perf_counter() - start)))
-    repeated = zip(*[operation] * count)
-
-    def batch() -> float:
-        begun = time.perf_counter()
-        repeated.sync_on(stream)
-        return (time.perf_counter() - begun) / count
-
-    return batch
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from .types import (
     OPEN,
     OPEN_INTEGER,
     PLACE,
-    OpenFloat,
     OpenInteger,
     Place,
     WeakInteger,
@@ -72,16 +71,6 @@ SYMBOLS: Final[dict[Any, str]] = {
 }
 
 
-def is_weak(kind: Any) -> bool:
-    """Returns whether a type is that of an integer without a type of its own."""
-    return isinstance(kind, types.IntegerLiteral | WeakInteger)
-
-
-def is_python_number(kind: Any) -> bool:
-    """Returns whether a type is that of a number that floats take for a Python number."""
-    return is_weak(kind) or isinstance(kind, OpenFloat)
-
-
 def _is_bool(kind: Any) -> bool:
     return isinstance(types.unliteral(kind), types.Boolean)
 
@@ -107,8 +96,7 @@ def _signature(key: Any, args: tuple[Any, ...], operands: list[Operand]) -> Any:
     if len(args) == 2 and key in COMPARISONS:
         return signature(types.boolean, *[NUMBA_TYPES[each.name] for each in promotion.compared(*operands)])
     if len(args) == 2 and key is operator.truediv:
-        result = OPEN if all(map(is_weak, args)) else types.float64
-        return signature(result, types.float64, types.float64)
+        return signature(_type_of(promotion.binary("/", operands)), types.float64, types.float64)
     if len(args) == 2 and key in (*_SHIFTS, *_POWERS):
         kind, right = _type_of(promotion.binary(symbol, operands)), args[1]
         known = key in _POWERS and isinstance(right, types.IntegerLiteral) and right.literal_value >= 0
@@ -121,6 +109,8 @@ def _signature(key: Any, args: tuple[Any, ...], operands: list[Operand]) -> Any:
 
 def _type_of(operand: Operand) -> Any:
     """Returns the type of a result."""
+    if operand.weak is float:
+        return OPEN
     if operand.weak is not None:
         return PLACE if operand.weak is promotion.Place else OPEN_INTEGER
     return NUMBA_TYPES[operand.scalar.name]
@@ -150,7 +140,7 @@ def small_integers(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def unify_integers(first: Any, second: Any) -> Any:
     """Returns the type of a variable to which two different integers are assigned, of which at least one is a Python
-    integer or a place; for typed integers the common type, or ``i64``. ``CheckVariables`` then refuses those that are
+    integer or a place; for typed integers the common type, or ``i64``. ``check_variables`` then refuses those that are
     not alike. Returns None for any other pair of types."""
     if not (isinstance(first, types.Integer) and isinstance(second, types.Integer)):
         return None
